@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offline stand-in for rules_java: @bazel_tools//tools/jdk loads these names
+while Bazel looks through the registered Java toolchains. Nothing Java is built."""
+
+java_binary = native.java_binary
+java_import = native.java_import
+java_library = native.java_library
+java_package_configuration = native.java_package_configuration
+java_plugin = native.java_plugin
+java_runtime = native.java_runtime
+java_test = native.java_test
+java_toolchain = native.java_toolchain
