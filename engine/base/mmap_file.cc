@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "engine/base/mmap_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace deltaedge {
+namespace {
+
+absl::Status SystemError(int error, absl::string_view action,
+                         const std::string& path) {
+  const std::string message =
+      absl::StrCat("cannot ", action, " file '", path,
+                   "': ", absl::ErrnoToStatus(error, "").message());
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+      return absl::PermissionDeniedError(message);
+    case ENAMETOOLONG:
+    case ELOOP:
+    case ENXIO:
+    case ENODEV:
+      return absl::InvalidArgumentError(message);
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case EOVERFLOW:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<MmapFile> MmapFile::Open(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the path of a file must not hold a zero byte: '", path.c_str(), "'"));
+  }
+  // Without O_NONBLOCK, opening a pipe waits for somebody to write to it.
+  int file;
+  do {
+    file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  } while (file < 0 && errno == EINTR);
+  if (file < 0) return SystemError(errno, "open", path);
+  const absl::Cleanup close_file = [file] { close(file); };
+
+  struct stat info;
+  if (fstat(file, &info) != 0) return SystemError(errno, "examine", path);
+  if (S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", path, "' is a folder, not a file"));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", path, "' is not a regular file"));
+  }
+  const int64_t size = info.st_size;
+  if (size == 0) {
+    return absl::DataLossError(absl::StrCat("file '", path, "' is empty"));
+  }
+  if (static_cast<uint64_t>(size) > std::numeric_limits<size_t>::max()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("file '", path, "' of ", size,
+                     " bytes does not fit this process's address space"));
+  }
+  void* const data =
+      mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_PRIVATE, file, 0);
+  if (data == MAP_FAILED) return SystemError(errno, "map", path);
+  MmapFile mapped;
+  mapped.data_ = static_cast<std::byte*>(data);
+  mapped.size_ = size;
+
+  if (fstat(file, &info) != 0) return SystemError(errno, "examine", path);
+  if (info.st_size < size) {
+    return absl::DataLossError(absl::StrCat("file '", path, "' shrank from ",
+                                            size, " to ", info.st_size,
+                                            " bytes while it was opened"));
+  }
+  return mapped;
+}
+
+void MmapFile::Evict() const {
+  if (data_ != nullptr) {
+    madvise(data_, static_cast<size_t>(size_), MADV_DONTNEED);
+  }
+}
+
+void MmapFile::Unmap() {
+  if (data_ == nullptr) return;
+  munmap(data_, static_cast<size_t>(size_));
+  data_ = nullptr;
+  size_ = 0;
+}
+
+}  // namespace deltaedge
