@@ -191,6 +191,7 @@ def deltaedge_dependencies():
         name = "flatbuffers",
         package = "flatbuffers",
         build_file = _overlay("flatbuffers.BUILD"),
+        extra_files = {_overlay("flatc_main.cc"): "flatc_main.cc"},
         delete = [
             "grpc/BUILD.bazel",
             "grpc/src/compiler/BUILD.bazel",

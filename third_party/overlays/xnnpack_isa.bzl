@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cc_library of production microkernels for each instruction set."""
+"""xnn_microkernels(): XNNPACK's kernels of one instruction set as a cc_library."""
 
-_AVX512 = ["-mf16c", "-mfma", "-mavx512f", "-mavx512cd", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+load("@rules_cc//cc:defs.bzl", "cc_library")
 
-# Instruction set -> compiler flags. GCC 12 is the oldest compiler supported, so
-# the sets that XNNPACK itself disables for it are absent: avx512amx and
-# avx512fp16 (GCC 13), avxvnniint8.
+_AVX512 = [
+    "-mf16c",
+    "-mfma",
+    "-mavx512f",
+    "-mavx512cd",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+]
+
+# Instruction set -> compiler flags. "-mno-" keeps the compiler from using more than
+# the set that the kernel was chosen for, whatever -march a user adds. The sets that
+# GCC 12 lacks or XNNPACK disables for it are left out: avx512amx, avx512fp16,
+# avxvnniint8.
 X86_ISAS = {
-    "sse": ["-msse", "-mno-sse2"],
-    "sse2": ["-msse2", "-mno-sse3"],
-    "ssse3": ["-mssse3", "-mno-sse4.1"],
-    "sse41": ["-msse4.1", "-mno-sse4.2"],
     "avx": ["-mavx", "-mno-avx2", "-mno-fma", "-mno-f16c"],
-    "f16c": ["-mf16c", "-mno-avx2", "-mno-fma"],
-    "fma3": ["-mf16c", "-mfma", "-mno-avx2"],
     "avx2": ["-mf16c", "-mfma", "-mavx2"],
-    "avxvnni": ["-mf16c", "-mfma", "-mavx2", "-mavxvnni"],
     "avx256skx": _AVX512,
     "avx256vnni": _AVX512 + ["-mavx512vnni"],
     "avx512f": ["-mavx512f"],
@@ -23,39 +27,58 @@ X86_ISAS = {
     "avx512vbmi": _AVX512 + ["-mavx512vbmi"],
     "avx512vnni": _AVX512 + ["-mavx512vnni"],
     "avx512vnnigfni": _AVX512 + ["-mavx512vnni", "-mgfni"],
+    "avxvnni": ["-mf16c", "-mfma", "-mavx2", "-mavxvnni"],
+    "f16c": ["-mf16c", "-mno-avx2", "-mno-fma"],
+    "fma3": ["-mf16c", "-mfma", "-mno-avx2"],
+    "sse": ["-msse", "-mno-sse2"],
+    "sse2": ["-msse2", "-mno-sse3"],
+    "sse41": ["-msse4.1", "-mno-sse4.2"],
+    "ssse3": ["-mssse3", "-mno-sse4.1"],
 }
 
-# SME needs KleidiAI, which is off.
+# SME and SME2 need KleidiAI, which Debian's archive does not serve.
 ARM64_ISAS = {
-    "neon": [],
-    "neonfp16": [],
-    "neonfma": [],
-    "neonv8": [],
-    "neon_aarch64": [],
-    "neonfma_aarch64": [],
+    "aarch64": ["-march=armv8.2-a+fp16+dotprod"],
     "fp16arith": ["-march=armv8.2-a+fp16"],
-    "neonfp16arith": ["-march=armv8.2-a+fp16"],
-    "neonfp16arith_aarch64": ["-march=armv8.2-a+fp16"],
+    "neon": [],
+    "neon_aarch64": [],
     "neonbf16": ["-march=armv8.2-a+bf16"],
     "neondot": ["-march=armv8.2-a+dotprod"],
     "neondot_aarch64": ["-march=armv8.2-a+dotprod"],
     "neondotfp16arith": ["-march=armv8.2-a+dotprod+fp16"],
+    "neonfma": [],
+    "neonfma_aarch64": [],
+    "neonfp16": [],
+    "neonfp16arith": ["-march=armv8.2-a+fp16"],
+    "neonfp16arith_aarch64": ["-march=armv8.2-a+fp16"],
     "neoni8mm": ["-march=armv8.2-a+i8mm+fp16"],
-    "aarch64": ["-march=armv8.2-a+fp16+dotprod"],
+    "neonv8": [],
 }
 
-SCALAR_COPTS = ["-fno-fast-math", "-fno-math-errno", "-ffp-contract=off"]
+def xnn_microkernels(isa, srcs, isa_copts, local_defines, deps, cpu = None):
+    """Defines :microkernels_<isa>, optimised in every compilation mode.
 
-def microkernels(isa, srcs, copts, deps, defines, cpu = None):
-    """Kernels of one instruction set, optimised in every compilation mode."""
-    native.cc_library(
+    Args:
+      isa: name of the instruction set, as XNNPACK's gen/ folder spells it.
+      srcs: the production kernels of the set.
+      isa_copts: compiler flags that enable it.
+      local_defines: XNNPACK's configuration.
+      deps: what the kernels include.
+      cpu: name in @platforms//cpu, if the set belongs to one.
+    """
+    cc_library(
         name = "microkernels_" + isa,
         srcs = srcs,
-        copts = ["-O2", "-fno-math-errno", "-w"] + copts,
-        # gnu99 also for .S files is harmless.
-        local_defines = defines,
+        copts = [
+            "-O2",
+            "-ffp-contract=off",
+            "-fno-math-errno",
+            "-w",
+        ] + isa_copts,
+        local_defines = local_defines,
+        # The operators find kernels through tables of pointers: never a .so apiece.
         linkstatic = True,
         target_compatible_with = ["@platforms//cpu:" + cpu] if cpu else [],
-        visibility = ["//visibility:public"],
+        visibility = ["//visibility:private"],
         deps = deps,
     )
