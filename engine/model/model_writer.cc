@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "engine/model/model_writer.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/crc/crc32c.h"
+#include "absl/memory/memory.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/base/checked_math.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/model_contents.h"
+#include "engine/model/model_index.h"
+#include "engine/model/tensor_list.h"
+#include "engine/model/weights.h"
+#include "schema/header.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "Weights are written as they lie in memory: little-endian machines only."
+#endif
+
+namespace deltaedge {
+
+ModelWriter::ModelWriter(std::string path, ModelContents contents,
+                         std::vector<TensorSpec> tensors)
+    : path_(std::move(path)),
+      tensors_(std::move(tensors)),
+      written_bytes_(tensors_.size(), 0) {
+  index_.contents = std::move(contents);
+}
+
+ModelWriter::~ModelWriter() {
+  if (file_ < 0) return;
+  close(file_);
+  unlink(temporary_path_.c_str());
+}
+
+absl::StatusOr<std::unique_ptr<ModelWriter>> ModelWriter::Create(
+    const std::string& path, ModelContents contents,
+    std::vector<TensorSpec> tensors) {
+  auto writer = absl::WrapUnique(
+      new ModelWriter(path, std::move(contents), std::move(tensors)));
+  const absl::Status placed = writer->PlaceSegments();
+  if (!placed.ok()) {
+    return absl::Status(placed.code(), absl::StrCat("cannot write '", path,
+                                                    "': ", placed.message()));
+  }
+  DELTAEDGE_RETURN_IF_ERROR(writer->OpenTemporary());
+  return writer;
+}
+
+absl::Status ModelWriter::PlaceSegments() {
+  int64_t end = 0;
+  for (const TensorSpec& spec : tensors_) {
+    TensorEntry entry;
+    entry.name = spec.name;
+    entry.type = spec.type;
+    entry.shape = spec.shape;
+    // Of an unsound tensor nothing is known; CheckIndex() tells what is wrong.
+    entry.size_bytes = TensorBytes(spec.type, spec.shape).value_or(0);
+    entry.offset_bytes = end;
+    const std::optional<int64_t> sum = CheckedAdd(end, entry.size_bytes);
+    const std::optional<int64_t> next =
+        sum ? CheckedRoundUp(*sum, schema::kSegmentAlignment) : std::nullopt;
+    if (!next.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor '", spec.name, "', ", ShapeText(spec.shape), ", is too big"));
+    }
+    end = *next;
+    position_of_.emplace(spec.name, index_.tensors.size());
+    index_.tensors.push_back(std::move(entry));
+  }
+  segment_bytes_ = end;
+  DELTAEDGE_RETURN_IF_ERROR(CheckIndex(index_, segment_bytes_));
+  DELTAEDGE_ASSIGN_OR_RETURN(const std::string bytes, SerializeIndex(index_));
+  index_bytes_ = static_cast<int64_t>(bytes.size());
+  first_segment_ = *CheckedRoundUp(schema::kHeaderBytes + index_bytes_,
+                                   schema::kFirstSegmentAlignment);
+  if (!CheckedAdd(first_segment_, segment_bytes_).has_value()) {
+    return absl::InvalidArgumentError("the tensors are too big for any file");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelWriter::OpenTemporary() {
+  if (path_.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the path of a file must not hold a zero byte: '", path_.c_str(), "'"));
+  }
+  struct stat info;
+  if (path_.empty() || path_.back() == '/' ||
+      (stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot write '", path_, "': it is a folder or no regular file"));
+  }
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    temporary_path_ = absl::StrCat(path_, ".partial-", getpid(), "-", i);
+    file_ = open(temporary_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
+                 0666);
+    if (file_ >= 0 || errno != EEXIST) break;
+  }
+  if (file_ < 0) return SystemError(errno, "create");
+  if (ftruncate(file_, file_bytes()) != 0) {
+    return SystemError(errno, "make room in");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelWriter::Begin(absl::string_view name) {
+  if (current_ >= 0) {
+    const TensorEntry& current = index_.tensors[current_];
+    if (written_bytes_[current_] != current.size_bytes) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "tensor '", current.name, "' of '", path_, "' has ",
+          written_bytes_[current_], " of its ", current.size_bytes, " bytes"));
+    }
+  }
+  const auto it = position_of_.find(name);
+  if (it == position_of_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", name, "' of '", path_, "' is not announced"));
+  }
+  if (written_bytes_[it->second] != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", name, "' of '", path_, "' is written twice"));
+  }
+  current_ = static_cast<ptrdiff_t>(it->second);
+  return absl::OkStatus();
+}
+
+absl::Status ModelWriter::Append(absl::Span<const std::byte> bytes) {
+  if (file_ < 0 || current_ < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no tensor of '", path_, "' was begun"));
+  }
+  TensorEntry& tensor = index_.tensors[current_];
+  int64_t& written = written_bytes_[current_];
+  if (bytes.size() > static_cast<uint64_t>(tensor.size_bytes - written)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor '", tensor.name, "' of '", path_, "' has ", tensor.size_bytes,
+        " bytes, but ", written, " and ", bytes.size(), " are given"));
+  }
+  DELTAEDGE_RETURN_IF_ERROR(
+      WriteAt(first_segment_ + tensor.offset_bytes + written, bytes.data(),
+              bytes.size()));
+  tensor.checksum = static_cast<uint32_t>(absl::ExtendCrc32c(
+      absl::crc32c_t{tensor.checksum},
+      absl::string_view(reinterpret_cast<const char*>(bytes.data()),
+                        bytes.size())));
+  written += static_cast<int64_t>(bytes.size());
+  return absl::OkStatus();
+}
+
+absl::Status ModelWriter::Append(absl::Span<const float> values) {
+  return Append(
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
+                          values.size() * sizeof(float)));
+}
+
+absl::Status ModelWriter::Finish(uint64_t fingerprint) {
+  if (file_ < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", path_, "' is finished"));
+  }
+  if (fingerprint == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the fingerprint of '", path_, "' is 0"));
+  }
+  for (size_t i = 0; i < index_.tensors.size(); ++i) {
+    const TensorEntry& tensor = index_.tensors[i];
+    if (written_bytes_[i] != tensor.size_bytes) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "tensor '", tensor.name, "' of '", path_, "' has ", written_bytes_[i],
+          " of its ", tensor.size_bytes, " bytes"));
+    }
+  }
+  index_.fingerprint = fingerprint;
+  DELTAEDGE_ASSIGN_OR_RETURN(const std::string index, SerializeIndex(index_));
+  if (static_cast<int64_t>(index.size()) != index_bytes_) {
+    return absl::InternalError(absl::StrCat("the index of '", path_,
+                                            "' grew from ", index_bytes_,
+                                            " to ", index.size(), " bytes"));
+  }
+
+  schema::FileHeader header;
+  header.index_bytes = static_cast<uint64_t>(index_bytes_);
+  header.first_segment = static_cast<uint64_t>(first_segment_);
+  header.segment_bytes = static_cast<uint64_t>(segment_bytes_);
+  uint8_t head[schema::kHeaderBytes];
+  schema::SerializeHeader(header, head);
+  header.index_checksum = static_cast<uint32_t>(absl::ExtendCrc32c(
+      absl::ComputeCrc32c(absl::string_view(reinterpret_cast<const char*>(head),
+                                            schema::kIndexChecksumOffset)),
+      index));
+  schema::SerializeHeader(header, head);
+
+  DELTAEDGE_RETURN_IF_ERROR(
+      WriteAt(schema::kHeaderBytes, index.data(), index.size()));
+  DELTAEDGE_RETURN_IF_ERROR(WriteAt(0, head, sizeof(head)));
+  if (fsync(file_) != 0) return SystemError(errno, "write");
+  if (std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
+    return SystemError(errno, "put into place");
+  }
+  close(file_);
+  file_ = -1;
+  return absl::OkStatus();
+}
+
+absl::Status ModelWriter::WriteAt(int64_t position, const void* data,
+                                  size_t bytes) {
+  // Linux writes at most 2 GiB at a time.
+  constexpr size_t kMost = size_t{1} << 30;
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t done = pwrite(file_, next, std::min(bytes, kMost), position);
+    if (done < 0) {
+      if (errno == EINTR) continue;
+      return SystemError(errno, "write");
+    }
+    next += done;
+    position += done;
+    bytes -= static_cast<size_t>(done);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelWriter::SystemError(int error,
+                                      absl::string_view action) const {
+  return absl::ErrnoToStatus(
+      error, absl::StrCat("cannot ", action, " '", temporary_path_, "' for '",
+                          path_, "'"));
+}
+
+}  // namespace deltaedge

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef DELTAEDGE_ENGINE_MODEL_WEIGHTS_H_
+#define DELTAEDGE_ENGINE_MODEL_WEIGHTS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace deltaedge {
+
+// How the numbers of a matrix are stored. Append only.
+enum class WeightType {
+  kUnknown = 0,
+  kF32 = 1,
+};
+
+// A borrowed matrix [rows, cols], row-major: y = W x, so rows are outputs.
+// Lives as long as the ModelFile it came from. Null data: absent.
+struct MatrixView {
+  const void* data = nullptr;
+  WeightType type = WeightType::kUnknown;
+  int32_t rows = 0;
+  int32_t cols = 0;
+
+  // Only for kF32.
+  const float* f32() const { return static_cast<const float*>(data); }
+};
+
+// Small tensors are always float, 64-byte aligned, borrowed likewise. Norm
+// gains are final factors: the file stores 1 + w for zero-centred norms.
+
+struct MlpWeights {
+  MatrixView gate;  // [I, H]
+  MatrixView up;    // [I, H]
+  MatrixView down;  // [H, I]
+};
+
+struct GdnWeights {
+  MatrixView in_qkv;  // [2*Hk*Dk + Hv*Dv, H]: q heads, k heads, v heads
+  MatrixView in_z;    // [Hv*Dv, H]
+  MatrixView in_b;    // [Hv, H]
+  MatrixView in_a;    // [Hv, H]
+  MatrixView out;     // [H, Hv*Dv]
+  const float* conv =
+      nullptr;  // [4, 2*Hk*Dk + Hv*Dv], tap 3 is the current column
+  const float* neg_exp_a = nullptr;  // [Hv], -exp(A_log)
+  const float* dt_bias = nullptr;    // [Hv]
+  const float* norm = nullptr;       // [Dv], plain gain
+};
+
+struct AttentionWeights {
+  // Target: [2*Hq*D, H], per head D query rows then D gate rows. Draft: [Hq*D,
+  // H].
+  MatrixView q;
+  MatrixView k;                   // [Hkv*D, H]
+  MatrixView v;                   // [Hkv*D, H]
+  MatrixView out;                 // [H, Hq*D]
+  const float* q_norm = nullptr;  // [D]
+  const float* k_norm = nullptr;  // [D]
+};
+
+// Exactly one of gdn and attention is set, as TargetConfig::layers says.
+struct TargetLayerWeights {
+  const float* input_norm = nullptr;  // [H]
+  const float* post_norm = nullptr;   // [H]
+  GdnWeights gdn;
+  AttentionWeights attention;
+  MlpWeights mlp;
+};
+
+struct TargetWeights {
+  MatrixView embedding;  // [V, H]
+  MatrixView head;       // [V, H]; the same data as `embedding` when tied
+  const float* final_norm = nullptr;  // [H]
+  std::vector<TargetLayerWeights> layers;
+};
+
+struct DraftLayerWeights {
+  const float* input_norm = nullptr;  // [H]
+  const float* post_norm = nullptr;   // [H]
+  AttentionWeights attention;
+  MlpWeights mlp;
+};
+
+struct DraftWeights {
+  MatrixView fc;                       // [H, taps*H]
+  const float* hidden_norm = nullptr;  // [H]
+  const float* final_norm = nullptr;   // [H]
+  std::vector<DraftLayerWeights> layers;
+};
+
+}  // namespace deltaedge
+
+#endif  // DELTAEDGE_ENGINE_MODEL_WEIGHTS_H_
