@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernels/conv1d/conv1d.h"
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/conv1d/conv1d.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace deltaedge {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::CappedTag<float, 16>;
+using V = hn::Vec<D>;
+
+HWY_INLINE V Silu(V y) {
+  const D d;
+  // exp(104) is infinite and the last argument that hn::Exp takes.
+  const V e = hn::Exp(d, hn::Min(hn::Neg(y), hn::Set(d, 104.0f)));
+  return hn::Div(y, hn::Add(hn::Set(d, 1.0f), e));
+}
+
+// Channels [begin, end) of one row.
+void Row(const Conv1dBlock& block, size_t row, size_t begin, size_t end) {
+  constexpr size_t kTaps = 4;
+  const D d;
+  const size_t channels = static_cast<size_t>(block.channels);
+  const float* column[kTaps];  // null: before position 0
+  for (size_t i = 0; i < kTaps; ++i) {
+    const int64_t t = static_cast<int64_t>(row + i) - 3;
+    const int64_t position = block.position + t;
+    if (t >= 0) {
+      column[i] = block.x + t * block.x_stride;
+    } else if (position >= 0) {
+      column[i] = block.ring + position % block.ring_rows * block.channels;
+    } else {
+      column[i] = nullptr;
+    }
+  }
+  const float* weight = block.weight;
+  float* out = block.out + row * block.out_stride;
+  for (size_t c = begin; c < end; c += hn::Lanes(d)) {
+    const size_t count = end - c;
+    const V x0 = column[0] ? hn::LoadN(d, column[0] + c, count) : hn::Zero(d);
+    const V x1 = column[1] ? hn::LoadN(d, column[1] + c, count) : hn::Zero(d);
+    const V x2 = column[2] ? hn::LoadN(d, column[2] + c, count) : hn::Zero(d);
+    const V x3 = hn::LoadN(d, column[3] + c, count);
+    const V w0 = hn::LoadN(d, weight + c, count);
+    const V w1 = hn::LoadN(d, weight + channels + c, count);
+    const V w2 = hn::LoadN(d, weight + 2 * channels + c, count);
+    const V w3 = hn::LoadN(d, weight + 3 * channels + c, count);
+    V y = hn::Mul(w0, x0);
+    y = hn::MulAdd(w1, x1, y);
+    y = hn::MulAdd(w2, x2, y);
+    y = hn::MulAdd(w3, x3, y);
+    hn::StoreN(Silu(y), d, out + c, count);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace deltaedge
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace deltaedge {
+
+HWY_EXPORT(Row);
+
+namespace {
+
+constexpr int32_t kMaxChannels = int32_t{1} << 28;
+constexpr int64_t kMaxStride = int64_t{1} << 30;
+// A multiple of every vector, so that only a row's end has a part of one.
+constexpr size_t kItemChannels = 1024;
+
+bool Fail(ArgumentError* error, const char* argument, int64_t value,
+          const char* allowed) {
+  if (error != nullptr) *error = {argument, -1, value, allowed};
+  return false;
+}
+
+bool CheckPointer(ArgumentError* error, const char* argument,
+                  const void* pointer) {
+  return pointer != nullptr || Fail(error, argument, 0, "not null");
+}
+
+bool CheckStride(ArgumentError* error, const char* argument, int64_t stride,
+                 int32_t channels) {
+  return (stride >= channels && stride <= kMaxStride) ||
+         Fail(error, argument, stride, "at least channels, at most 2^30");
+}
+
+bool Overlap(const float* a, int64_t a_floats, const float* b,
+             int64_t b_floats) {
+  const uintptr_t a_begin = reinterpret_cast<uintptr_t>(a);
+  const uintptr_t b_begin = reinterpret_cast<uintptr_t>(b);
+  return a_begin < b_begin + b_floats * sizeof(float) &&
+         b_begin < a_begin + a_floats * sizeof(float);
+}
+
+void RunRow(void* context, size_t row, size_t begin, size_t count) {
+  HWY_DYNAMIC_DISPATCH(Row)
+  (*static_cast<const Conv1dBlock*>(context), row, begin, begin + count);
+}
+
+}  // namespace
+
+bool CheckConv1dBlock(const Conv1dBlock& block, ArgumentError* error) {
+  if (block.channels < 1 || block.channels > kMaxChannels) {
+    return Fail(error, "channels", block.channels, "1 to 2^28");
+  }
+  if (block.rows < 0) return Fail(error, "rows", block.rows, "at least 0");
+  if (block.position < 0 || block.position > INT64_MAX - block.rows) {
+    return Fail(error, "position", block.position,
+                "at least 0, with rows no overflow");
+  }
+  if (block.ring_rows < 3) {
+    return Fail(error, "ring_rows", block.ring_rows, "at least 3");
+  }
+  if (block.rows == 0) return true;
+  if (block.position > 0 && !CheckPointer(error, "ring", block.ring)) {
+    return false;
+  }
+  if (!CheckPointer(error, "x", block.x) ||
+      !CheckStride(error, "x_stride", block.x_stride, block.channels) ||
+      !CheckPointer(error, "weight", block.weight) ||
+      !CheckPointer(error, "out", block.out) ||
+      !CheckStride(error, "out_stride", block.out_stride, block.channels)) {
+    return false;
+  }
+  const int64_t channels = block.channels;
+  const int64_t out_floats = (block.rows - 1) * block.out_stride + channels;
+  const int64_t x_floats = (block.rows - 1) * block.x_stride + channels;
+  const int64_t ring_floats =
+      block.position > 0 ? block.ring_rows * channels : 0;
+  if (Overlap(block.out, out_floats, block.x, x_floats)) {
+    return Fail(error, "out", 0, "no overlap with x");
+  }
+  if (ring_floats > 0 &&
+      Overlap(block.out, out_floats, block.ring, ring_floats)) {
+    return Fail(error, "out", 0, "no overlap with ring");
+  }
+  if (Overlap(block.out, out_floats, block.weight, 4 * channels)) {
+    return Fail(error, "out", 0, "no overlap with weight");
+  }
+  return true;
+}
+
+void Conv1dSiluForward(const Conv1dBlock& block, pthreadpool_t pool) {
+  assert(CheckConv1dBlock(block, nullptr));
+  Conv1dBlock copy = block;
+  pthreadpool_parallelize_2d_tile_1d(
+      pool, RunRow, &copy, static_cast<size_t>(block.rows),
+      static_cast<size_t>(block.channels), kItemChannels,
+      PTHREADPOOL_FLAG_DISABLE_DENORMALS);
+}
+
+}  // namespace deltaedge
+#endif  // HWY_ONCE
