@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef DELTAEDGE_ENGINE_TYPES_H_
+#define DELTAEDGE_ENGINE_TYPES_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace deltaedge {
+
+// Index of a token: a row of the embedding table. Valid ids are
+// 0 .. vocab_size-1; rows past the tokenizer's last entry are padding, which a
+// model may still use (DFlash's mask token is often one of them).
+using TokenId = int32_t;
+
+// Why generation ended. Values are stable: append only.
+enum class FinishReason {
+  kNone = 0,         // Not ended: another token can be asked for.
+  kStopToken = 1,    // A stop id was sampled. It joins the sequence, unprinted.
+  kMaxTokens = 3,    // GenerateOptions::max_new_tokens was reached.
+  kContextFull = 4,  // SessionOptions::max_context was reached.
+  kCancelled = 5,    // Cancel() was called, or the callback returned false.
+};
+
+// Who proposed a token. The target always decides; this is for statistics.
+enum class TokenSource { kTarget, kDraft };
+
+// One delivered token.
+struct TokenEvent {
+  TokenId id = 0;
+  int64_t position = 0;  // 0-based index in the session's sequence.
+  TokenSource source = TokenSource::kTarget;
+  // UTF-8 text that this token completed; may be empty in the middle of a
+  // multi-byte character, and is empty for a stop token. Valid until the
+  // callback returns, or, from Next(), until the next call on the session.
+  absl::string_view text;
+  // The target's scores from which the token was chosen: [vocab_size], or empty
+  // unless GenerateOptions::logits. Valid as long as `text`.
+  absl::Span<const float> logits;
+};
+
+}  // namespace deltaedge
+
+#endif  // DELTAEDGE_ENGINE_TYPES_H_
