@@ -38,15 +38,15 @@ def bazel_stubs():
         stub_repository,
         name = "platforms",
         files = {
-            _stub("platforms.BUILD.stub"): "BUILD",
-            _stub("platforms_cpu.BUILD.stub"): "cpu/BUILD",
-            _stub("platforms_os.BUILD.stub"): "os/BUILD",
+            _stub("platforms.BUILD"): "BUILD",
+            _stub("platforms_cpu.BUILD"): "cpu/BUILD",
+            _stub("platforms_os.BUILD"): "os/BUILD",
         },
     )
     _maybe(
         stub_repository,
         name = "remote_coverage_tools",
-        files = {_stub("remote_coverage_tools.BUILD.stub"): "BUILD"},
+        files = {_stub("remote_coverage_tools.BUILD"): "BUILD"},
     )
     _maybe(
         stub_repository,

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offline stand-in for rules_java: @bazel_tools//tools/jdk loads these names
-while Bazel looks through the registered Java toolchains. Nothing Java is built."""
+"""Stand-in for @rules_java//java:defs.bzl: the Java rules that Bazel ships natively.
+
+Bazel looks through the registered Java toolchains even where no Java is built, and
+@bazel_tools//tools/jdk loads its rules from @rules_java, which Bazel 4 would
+download.
+"""
 
 java_binary = native.java_binary
 java_import = native.java_import

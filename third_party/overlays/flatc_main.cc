@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main() of the flatc that this build uses: the schema compiler with the C++
-// generator, and with binary and JSON output. The twelve generators for other
-// languages would be half of its compile time.
+// The main() of the flatc that this build uses: the schema compiler with the
+// C++ generator, and with binary and JSON output. The twelve generators for
+// other languages would be half of its compile time.
 
 #include <cstdio>
 #include <cstdlib>
