@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/fp_mode.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+#include "engine/engine_impl.h"
+#include "engine/graph/target_sequence.h"
+#include "engine/ops/cpu_target.h"
+#include "engine/ops/linear.h"
+#include "engine/ops/row_check.h"
+#include "engine/spec/dflash_drafter.h"
+#include "engine/text/bpe_tokenizer.h"
+
+namespace deltaedge {
+
+namespace {
+
+// Stands in for the tokenizer of a model file that has none.
+class NoTokenizer : public Tokenizer {
+ public:
+  explicit NoTokenizer(int32_t vocab_size) : vocab_size_(vocab_size) {}
+
+  absl::StatusOr<std::vector<TokenId>> Encode(absl::string_view,
+                                              Special) const override {
+    return Missing();
+  }
+  absl::StatusOr<absl::string_view> Bytes(TokenId) const override {
+    return Missing();
+  }
+  bool IsSpecial(TokenId) const override { return false; }
+  int32_t vocab_size() const override { return vocab_size_; }
+
+ private:
+  static absl::Status Missing() {
+    return absl::FailedPreconditionError(
+        "the model file has no tokenizer; use token ids");
+  }
+
+  const int32_t vocab_size_;
+};
+
+absl::StatusOr<std::unique_ptr<ModelFile>> OpenFile(
+    const std::string& path, ModelFile::Kind kind,
+    const EngineOptions& options) {
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      auto file,
+      ModelFile::Open(path, options.verify == EngineOptions::Verify::kChecksums
+                                ? ModelFile::Verify::kChecksums
+                                : ModelFile::Verify::kStructure));
+  if (file->kind() != kind) {
+    return absl::InvalidArgumentError(
+        kind == ModelFile::Kind::kTarget
+            ? absl::StrCat(path, ": a draft; ModelFiles::target wants a target")
+            : absl::StrCat(path,
+                           ": a target; ModelFiles::draft wants a draft"));
+  }
+  return file;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
+    const ModelFiles& files, const EngineOptions& options) {
+  DELTAEDGE_RETURN_IF_ERROR(Validate(options));
+  DELTAEDGE_RETURN_IF_ERROR(ApplyCpuTargetEnvironment());
+  if (files.target.empty()) {
+    return absl::InvalidArgumentError("ModelFiles::target is empty");
+  }
+  auto impl = std::make_shared<EngineImpl>();
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      impl->target_file,
+      OpenFile(files.target, ModelFile::Kind::kTarget, options));
+  const TargetConfig& config = impl->target_file->target_config();
+  std::vector<int32_t> taps;
+  if (!files.draft.empty()) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        impl->draft_file,
+        OpenFile(files.draft, ModelFile::Kind::kDraft, options));
+    DELTAEDGE_RETURN_IF_ERROR(CheckPair(*impl->target_file, *impl->draft_file));
+    taps = impl->draft_file->draft_config().target_layers;
+  }
+
+  ModelInfo& info = impl->info;
+  info.has_tokenizer = impl->target_file->tokenizer().has_value();
+  if (info.has_tokenizer) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        impl->tokenizer, MakeBpeTokenizer(*impl->target_file->tokenizer()));
+  } else {
+    impl->tokenizer = std::make_unique<NoTokenizer>(config.vocab_size);
+  }
+  std::unique_ptr<const ChatTable> chat_table;
+  if (impl->target_file->chat().has_value()) {
+    chat_table = std::make_unique<ChatTable>(*impl->target_file->chat());
+  }
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      impl->chat,
+      ChatFormat::Make(impl->tokenizer.get(), std::move(chat_table)));
+
+  DELTAEDGE_ASSIGN_OR_RETURN(impl->pool,
+                             ThreadPool::Create(options.num_threads));
+  {
+    const ScopedFpMode fp_mode;
+    absl::MutexLock lock(&impl->step_mutex);
+    const pthreadpool_t pool = impl->pool->get();
+    DELTAEDGE_ASSIGN_OR_RETURN(const LinearOptions linear_options,
+                               FindLinearOptions(pool));
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        impl->target,
+        MakeTargetModel(config, impl->target_file->target_weights(), taps,
+                        EngineImpl::kChunkRows, linear_options, pool));
+    int64_t tap_floats = 0;
+    if (impl->draft_file != nullptr) {
+      tap_floats = static_cast<int64_t>(taps.size()) * config.hidden_size;
+      DELTAEDGE_ASSIGN_OR_RETURN(
+          impl->draft,
+          DraftModel::Create(impl->draft_file->draft_config(),
+                             impl->draft_file->draft_weights(),
+                             impl->target.get(), EngineImpl::kChunkRows,
+                             linear_options, pool));
+    }
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        impl->stepper,
+        Stepper::Create(impl->target.get(), tap_floats, kMaxBlockRows, pool));
+  }
+  // Everything but the embedding table and the small tensors has been packed.
+  impl->target_file->EvictWeights();
+  if (impl->draft_file != nullptr) impl->draft_file->EvictWeights();
+
+  info.name = config.name;
+  info.vocab_size = config.vocab_size;
+  info.max_context = config.max_context;
+  info.weight_bytes = impl->target_file->weight_bytes();
+  if (impl->draft_file != nullptr) {
+    info.weight_bytes += impl->draft_file->weight_bytes();
+    info.draft_block = impl->draft_file->draft_config().block_size;
+  }
+  info.threads = impl->pool->threads();
+  info.cpu_target = CpuTargetName();
+  Log(LogLevel::kInfo,
+      absl::StrCat("opened ", files.target,
+                   files.draft.empty() ? "" : " with draft ", files.draft, ": ",
+                   info.threads, " threads, kernels for ", info.cpu_target));
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::Engine(std::shared_ptr<EngineImpl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+absl::StatusOr<EngineImpl::Limits> EngineImpl::Resolve(
+    const SessionOptions& options) const {
+  DELTAEDGE_RETURN_IF_ERROR(Validate(options));
+  Limits limits;
+  if (options.max_context > info.max_context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_context is ", options.max_context,
+                     "; the model was made for at most ", info.max_context));
+  }
+  limits.max_context =
+      options.max_context == 0 ? info.max_context : options.max_context;
+  const int32_t most = options.drafter != nullptr ? kMaxBlockRows - 1
+                       : info.draft_block > 0     ? info.draft_block - 1
+                                                  : 0;
+  limits.draft_tokens = options.draft_tokens.value_or(most);
+  if (limits.draft_tokens > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "draft_tokens is ", limits.draft_tokens,
+        most == 0 ? "; the engine has no draft model and the session no drafter"
+                  : absl::StrCat("; at most ", most, " can be drafted")));
+  }
+  return limits;
+}
+
+absl::StatusOr<SessionMemory> EngineImpl::EstimateMemory(
+    const SessionOptions& options) const {
+  DELTAEDGE_ASSIGN_OR_RETURN(const Limits limits, Resolve(options));
+  const TargetConfig& config = target_file->target_config();
+  SessionMemory memory;
+  memory.kv_bytes = TargetKvShape(config, limits.max_context).bytes();
+  memory.recurrent_bytes =
+      TargetRecurrentShape(config, 1 + limits.draft_tokens).bytes();
+  if (limits.draft_tokens > 0 && options.drafter == nullptr) {
+    memory.draft_bytes =
+        DFlashDrafter::Bytes(draft_file->draft_config(), limits.max_context);
+  }
+  return memory;
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Engine::NewSession(
+    const SessionOptions& options) const {
+  return EngineImpl::NewSession(impl_, options);
+}
+
+absl::StatusOr<SessionMemory> Engine::EstimateMemory(
+    const SessionOptions& options) const {
+  return impl_->EstimateMemory(options);
+}
+
+const ModelInfo& Engine::info() const { return impl_->info; }
+const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
+const ChatFormat& Engine::chat() const { return *impl_->chat; }
+
+}  // namespace deltaedge

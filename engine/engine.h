@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef DELTAEDGE_ENGINE_ENGINE_H_
+#define DELTAEDGE_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/chat_format.h"
+#include "engine/options.h"
+#include "engine/session.h"
+#include "engine/stats.h"
+#include "engine/tokenizer.h"
+#include "engine/types.h"
+
+namespace deltaedge {
+
+struct ModelInfo {
+  std::string name;
+  int32_t vocab_size = 0;
+  int32_t max_context = 0;
+  int32_t draft_block = 0;   // Rows of the draft model's block; 0: none.
+  int64_t weight_bytes = 0;  // In the files, of both models.
+  int32_t threads = 0;       // That one step uses.
+  std::string cpu_target;    // The instruction set chosen for our kernels.
+  bool has_tokenizer = false;
+};
+
+// Bytes a session would need, before making one.
+struct SessionMemory {
+  int64_t kv_bytes = 0;         // Keys and values; used as the sequence grows.
+  int64_t recurrent_bytes = 0;  // States, journals and convolution windows.
+  int64_t draft_bytes = 0;      // The draft's context; used as it grows.
+  int64_t total() const { return kv_bytes + recurrent_bytes + draft_bytes; }
+};
+
+// Weights, packed once, and the threads that run them. Heavy: make one.
+// Immutable after Open; every method may be called from any thread.
+//
+//   auto engine = deltaedge::Engine::Open({target_path, draft_path});
+//   if (!engine.ok()) return engine.status();
+//   auto session = (*engine)->NewSession();
+//   if (!session.ok()) return session.status();
+//   auto ids = (*engine)->chat().Render({{Role::kUser, "Hello"}});
+//   if (!ids.ok()) return ids.status();
+//   if (auto s = (*session)->Prefill(*ids); !s.ok()) return s;
+//   auto result = (*session)->Generate({}, [](const TokenEvent& t) {
+//     std::cout << t.text << std::flush;
+//     return true;
+//   });
+class Engine {
+ public:
+  // NotFound, PermissionDenied: a file cannot be read.
+  // DataLoss: a file is cut short or damaged.
+  // Unimplemented: a valid file that needs a newer library.
+  // InvalidArgument: bad options, a file that is no model file, or a draft made
+  // for another target. ResourceExhausted: no memory, or no threads.
+  // Never ends the process, whatever the files hold.
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(
+      const ModelFiles& files, const EngineOptions& options = {});
+
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // A session with an empty sequence. InvalidArgument: bad options.
+  // ResourceExhausted: no memory, or more than options.memory_limit_bytes.
+  absl::StatusOr<std::unique_ptr<Session>> NewSession(
+      const SessionOptions& options = {}) const;
+  // What NewSession(options) would take. InvalidArgument: bad options.
+  absl::StatusOr<SessionMemory> EstimateMemory(
+      const SessionOptions& options = {}) const;
+
+  const ModelInfo& info() const;
+  // Owned; live as long as the engine. Of a model file without a tokenizer or a
+  // chat table every call fails with FailedPrecondition that says so.
+  const Tokenizer& tokenizer() const;
+  const ChatFormat& chat() const;
+
+ private:
+  explicit Engine(std::shared_ptr<EngineImpl> impl);
+  std::shared_ptr<EngineImpl> impl_;  // Shared with the sessions.
+};
+
+}  // namespace deltaedge
+
+#endif  // DELTAEDGE_ENGINE_ENGINE_H_

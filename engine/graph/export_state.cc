@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "engine/graph/export_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/aligned_buffer.h"
+#include "engine/base/fp_mode.h"
+#include "engine/base/status_macros.h"
+#include "kernels/attn/attention.h"
+#include "kernels/gdn/gdn_block.h"
+
+namespace deltaedge {
+
+namespace {
+
+constexpr int32_t kConvColumns = 3;
+
+// Index of `layer` among the layers of its kind.
+absl::StatusOr<int32_t> IndexOfKind(const TargetConfig& config, int32_t layer,
+                                    LayerKind kind) {
+  const int32_t layers = static_cast<int32_t>(config.layers.size());
+  if (layer < 0 || layer >= layers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer ", layer, " does not exist; the model has ", layers));
+  }
+  if (config.layers[layer] != kind) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer ", layer, " has ",
+        kind == LayerKind::kGatedDeltaNet ? "keys and values, no state"
+                                          : "a state, no keys and values"));
+  }
+  return static_cast<int32_t>(
+      std::count(config.layers.begin(), config.layers.begin() + layer, kind));
+}
+
+}  // namespace
+
+absl::Status ExportRecurrentState(const TargetConfig& config, int32_t layer,
+                                  TargetSequence* sequence,
+                                  std::vector<float>* state) {
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const int32_t index,
+      IndexOfKind(config, layer, LayerKind::kGatedDeltaNet));
+  const ScopedFpMode fp_mode;
+  const GdnConfig& gdn = config.gdn;
+  RecurrentStore& store = sequence->recurrent;
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      auto folded, AlignedArray<float>::Allocate(store.shape().state_floats,
+                                                 "exported state"));
+
+  const JournalRows journal = store.journal(index, sequence->cursor.journal());
+  GdnSequence fold = {};
+  fold.state = store.state(index);
+  fold.fold.k = journal.k;
+  fold.fold.u = journal.u;
+  fold.fold.gamma = journal.gamma;
+  fold.fold_rows = sequence->cursor.pending(index);
+  fold.last = folded.data();
+  const int32_t no_rows[2] = {0, 0};
+  GdnBlock block = {};
+  block.shape = {gdn.key_heads, gdn.value_heads, gdn.key_dim, gdn.value_dim};
+  block.sequences = 1;
+  block.row_begin = no_rows;
+  block.q_stride = block.k_stride = gdn.keys();
+  block.v_stride = block.out_stride = gdn.values();
+  block.sequence = &fold;
+  GdnForward(block, /*pool=*/nullptr);
+
+  state->resize(int64_t{gdn.value_heads} * gdn.key_dim * gdn.value_dim);
+  GdnExportState(block.shape, folded.data(), state->data());
+  return absl::OkStatus();
+}
+
+absl::Status ExportConvColumns(const TargetConfig& config, int32_t layer,
+                               TargetSequence* sequence,
+                               std::vector<float>* columns) {
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const int32_t index,
+      IndexOfKind(config, layer, LayerKind::kGatedDeltaNet));
+  RecurrentStore& store = sequence->recurrent;
+  const int64_t channels = store.shape().column_floats;
+  columns->assign(kConvColumns * channels, 0.0f);
+  for (int32_t i = 0; i < kConvColumns; ++i) {
+    const int64_t position = sequence->cursor.length() - kConvColumns + i;
+    if (position < 0) continue;
+    std::memcpy(
+        columns->data() + i * channels,
+        store.ring(index) + position % store.shape().ring_rows() * channels,
+        channels * sizeof(float));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExportKv(const TargetConfig& config, int32_t layer,
+                      TargetSequence* sequence, std::vector<float>* keys,
+                      std::vector<float>* values) {
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const int32_t index,
+      IndexOfKind(config, layer, LayerKind::kFullAttention));
+  const AttentionConfig& attention = config.attention;
+  const int64_t rows = sequence->cursor.length();
+  const int64_t dim = attention.head_dim;
+  const int64_t floats = rows * attention.keys();
+  keys->resize(floats);
+  values->resize(floats);
+  if (rows == 0) return absl::OkStatus();
+  std::vector<float> row_keys(floats), row_values(floats);
+  const KvView view = {sequence->kv.keys(index), sequence->kv.values(index),
+                       attention.kv_heads, attention.head_dim,
+                       sequence->cursor.capacity()};
+  KvRead(view, 0, static_cast<int32_t>(rows), row_keys.data(),
+         row_values.data());
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t head = 0; head < attention.kv_heads; ++head) {
+      const int64_t from = (row * attention.kv_heads + head) * dim;
+      const int64_t to = (head * rows + row) * dim;
+      std::copy_n(row_keys.data() + from, dim, keys->data() + to);
+      std::copy_n(row_values.data() + from, dim, values->data() + to);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace deltaedge

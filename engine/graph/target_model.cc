@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "engine/graph/target_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/aligned_buffer.h"
+#include "engine/base/status_macros.h"
+#include "engine/graph/mlp.h"
+#include "engine/ops/embedding.h"
+#include "kernels/act/act.h"
+#include "kernels/attn/attention.h"
+#include "kernels/conv1d/conv1d.h"
+#include "kernels/gates/gates.h"
+#include "kernels/gdn/gdn_block.h"
+#include "kernels/norm/norm.h"
+#include "kernels/rope/rope.h"
+
+namespace deltaedge {
+
+namespace {
+
+// What Validate(TargetConfig) lets through, the kernels take.
+static_assert(kMaxHeadDim <= kAttentionMaxHeadDim);
+static_assert(kMaxKeyDim <= kGdnMaxKeyDim);
+
+// The L2 norm of q and k has an epsilon of its own (spec 1.2).
+constexpr float kL2Epsilon = 1e-6f;
+
+struct GdnMixer {
+  int32_t index = 0;           // Among the GDN layers.
+  std::unique_ptr<Linear> in;  // q | k | v | z | b | a
+  std::unique_ptr<Linear> out;
+};
+
+struct AttentionMixer {
+  int32_t index = 0;           // Among the attention layers.
+  std::unique_ptr<Linear> in;  // per head q, gate | k | v
+  std::unique_ptr<Linear> out;
+};
+
+struct Layer {
+  const TargetLayerWeights* weights = nullptr;
+  GdnMixer gdn;
+  AttentionMixer attention;
+  std::unique_ptr<Mlp> mlp;
+  int32_t tap = -1;  // Slot of TargetPass::taps.
+};
+
+// All buffers of a pass, for max_rows rows.
+struct Activations {
+  AlignedArray<float> x;          // [rows, H] residual stream
+  AlignedArray<float> h;          // [rows, H] normalised
+  AlignedArray<float> y;          // [rows, H] what a sub-block adds
+  AlignedArray<float> projected;  // [rows, widest mixer input]
+  AlignedArray<float> convolved;  // [rows, conv_channels] q | k | v
+  AlignedArray<float> log_decay;  // [rows, Hv]
+  AlignedArray<float> beta;       // [rows, Hv]
+  AlignedArray<float> mixed;      // [rows, Hv*Dv or Hq*D]
+  AlignedArray<float> cos, sin;   // [rows, rotary_dim / 2]
+  std::vector<KeyRange> ranges;   // [rows]
+  MlpScratch mlp;
+
+  int64_t bytes() const {
+    return (x.size() + h.size() + y.size() + projected.size() +
+            convolved.size() + log_decay.size() + beta.size() + mixed.size() +
+            cos.size() + sin.size()) *
+               static_cast<int64_t>(sizeof(float)) +
+           mlp.bytes();
+  }
+};
+
+absl::StatusOr<Activations> AllocateActivations(const TargetConfig& config,
+                                                int32_t max_rows) {
+  const int64_t rows = max_rows;
+  const GdnConfig& gdn = config.gdn;
+  const AttentionConfig& attention = config.attention;
+  const int64_t gdn_in =
+      gdn.conv_channels() + gdn.values() + 2 * gdn.value_heads;
+  const int64_t attention_in = 2 * attention.queries() + 2 * attention.keys();
+  Activations a;
+  const auto allocate = [rows](int64_t width, AlignedArray<float>* array) {
+    absl::StatusOr<AlignedArray<float>> allocated =
+        AlignedArray<float>::Allocate(rows * width, "activations");
+    if (allocated.ok()) *array = *std::move(allocated);
+    return allocated.status();
+  };
+  DELTAEDGE_RETURN_IF_ERROR(allocate(config.hidden_size, &a.x));
+  DELTAEDGE_RETURN_IF_ERROR(allocate(config.hidden_size, &a.h));
+  DELTAEDGE_RETURN_IF_ERROR(allocate(config.hidden_size, &a.y));
+  DELTAEDGE_RETURN_IF_ERROR(
+      allocate(std::max(gdn_in, attention_in), &a.projected));
+  DELTAEDGE_RETURN_IF_ERROR(allocate(gdn.conv_channels(), &a.convolved));
+  DELTAEDGE_RETURN_IF_ERROR(allocate(gdn.value_heads, &a.log_decay));
+  DELTAEDGE_RETURN_IF_ERROR(allocate(gdn.value_heads, &a.beta));
+  DELTAEDGE_RETURN_IF_ERROR(
+      allocate(std::max(gdn.values(), attention.queries()), &a.mixed));
+  DELTAEDGE_RETURN_IF_ERROR(allocate(attention.rotary_dim / 2, &a.cos));
+  DELTAEDGE_RETURN_IF_ERROR(allocate(attention.rotary_dim / 2, &a.sin));
+  a.ranges.resize(max_rows);
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      a.mlp, MlpScratch::Allocate(max_rows, config.intermediate_size));
+  return a;
+}
+
+GdnJournal ToKernel(const JournalRows& rows) {
+  GdnJournal journal;
+  journal.k = rows.k;
+  journal.u = rows.u;
+  journal.gamma = rows.gamma;
+  return journal;
+}
+
+class TargetModelImpl : public TargetModel {
+ public:
+  TargetModelImpl(const TargetConfig& config, const TargetWeights& weights,
+                  int32_t max_rows, const LinearOptions& options,
+                  pthreadpool_t pool)
+      : config_(config),
+        weights_(weights),
+        max_rows_(max_rows),
+        options_(options),
+        pool_(pool) {}
+
+  absl::Status Init(absl::Span<const int32_t> taps) {
+    taps_ = static_cast<int32_t>(taps.size());
+    DELTAEDGE_ASSIGN_OR_RETURN(act_, AllocateActivations(config_, max_rows_));
+    int32_t gdn_layers = 0, attention_layers = 0;
+    for (size_t i = 0; i < config_.layers.size(); ++i) {
+      Layer layer;
+      layer.weights = &weights_.layers[i];
+      if (config_.layers[i] == LayerKind::kGatedDeltaNet) {
+        const GdnWeights& w = layer.weights->gdn;
+        layer.gdn.index = gdn_layers++;
+        DELTAEDGE_ASSIGN_OR_RETURN(
+            layer.gdn.in, Linear::Create({w.in_qkv, w.in_z, w.in_b, w.in_a},
+                                         "gdn.in", options_));
+        DELTAEDGE_ASSIGN_OR_RETURN(
+            layer.gdn.out, Linear::Create({w.out}, "gdn.out", options_));
+        packed_bytes_ +=
+            layer.gdn.in->packed_bytes() + layer.gdn.out->packed_bytes();
+      } else {
+        const AttentionWeights& w = layer.weights->attention;
+        layer.attention.index = attention_layers++;
+        DELTAEDGE_ASSIGN_OR_RETURN(
+            layer.attention.in,
+            Linear::Create({w.q, w.k, w.v}, "attention.in", options_));
+        DELTAEDGE_ASSIGN_OR_RETURN(
+            layer.attention.out,
+            Linear::Create({w.out}, "attention.out", options_));
+        packed_bytes_ += layer.attention.in->packed_bytes() +
+                         layer.attention.out->packed_bytes();
+      }
+      DELTAEDGE_ASSIGN_OR_RETURN(Mlp mlp,
+                                 Mlp::Create(layer.weights->mlp, options_));
+      layer.mlp = std::make_unique<Mlp>(std::move(mlp));
+      packed_bytes_ += layer.mlp->packed_bytes();
+      for (size_t t = 0; t < taps.size(); ++t) {
+        if (taps[t] == static_cast<int32_t>(i)) {
+          layer.tap = static_cast<int32_t>(t);
+        }
+      }
+      layers_.push_back(std::move(layer));
+    }
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        head_, Linear::Create({weights_.head}, "head", options_));
+    packed_bytes_ += head_->packed_bytes();
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const TargetPass& pass) override {
+    const int32_t rows = pass.plan.rows;
+    const int32_t hidden = config_.hidden_size;
+    float* x = act_.x.data();
+    Embed(pass.tokens, x);
+    RopeTable(pass.plan.position, rows, config_.attention.rotary_dim,
+              config_.attention.rope_theta, act_.cos.data(), act_.sin.data());
+    for (int32_t t = 0; t < rows; ++t) {
+      act_.ranges[t] = {0, pass.plan.position + t + 1};
+    }
+    for (Layer& layer : layers_) {
+      if (pass.cancel != nullptr &&
+          pass.cancel->load(std::memory_order_relaxed)) {
+        return absl::CancelledError("cancelled");
+      }
+      RmsNorm(rows, hidden, x, hidden, layer.weights->input_norm,
+              config_.rms_norm_eps, act_.h.data(), hidden, pool_);
+      if (layer.gdn.in != nullptr) {
+        DELTAEDGE_RETURN_IF_ERROR(RunGdn(pass, layer));
+      } else {
+        DELTAEDGE_RETURN_IF_ERROR(RunAttention(pass, layer));
+      }
+      AddRows(rows, hidden, x, hidden, act_.y.data(), hidden, pool_);
+      RmsNorm(rows, hidden, x, hidden, layer.weights->post_norm,
+              config_.rms_norm_eps, act_.h.data(), hidden, pool_);
+      DELTAEDGE_RETURN_IF_ERROR(
+          layer.mlp->Run(act_.h.data(), rows, &act_.mlp, act_.y.data(), pool_));
+      AddRows(rows, hidden, x, hidden, act_.y.data(), hidden, pool_);
+      if (pass.taps != nullptr && layer.tap >= 0) {
+        for (int32_t t = 0; t < rows; ++t) {
+          std::memcpy(pass.taps + (int64_t{t} * taps_ + layer.tap) * hidden,
+                      x + int64_t{t} * hidden, hidden * sizeof(float));
+        }
+      }
+    }
+    if (pass.logits == nullptr && pass.final_hidden == nullptr) {
+      return absl::OkStatus();
+    }
+    RmsNorm(rows, hidden, x, hidden, weights_.final_norm, config_.rms_norm_eps,
+            act_.h.data(), hidden, pool_);
+    if (pass.final_hidden != nullptr) {
+      std::memcpy(pass.final_hidden, act_.h.data(),
+                  int64_t{rows} * hidden * sizeof(float));
+    }
+    if (pass.logits == nullptr) return absl::OkStatus();
+    return Head(act_.h.data(), rows, pass.logits);
+  }
+
+  absl::Status Head(const float* x, int32_t rows, float* logits) override {
+    return head_->Run(x, rows, logits, pool_);
+  }
+
+  void Embed(absl::Span<const TokenId> tokens, float* x) const override {
+    EmbedRows(weights_.embedding, tokens, x);
+  }
+
+  const TargetConfig& config() const override { return config_; }
+  int32_t max_rows() const override { return max_rows_; }
+  int64_t packed_bytes() const override { return packed_bytes_; }
+  int64_t scratch_bytes() const override { return act_.bytes(); }
+
+ private:
+  absl::Status RunGdn(const TargetPass& pass, Layer& layer) {
+    const GdnConfig& gdn = config_.gdn;
+    const GdnWeights& w = layer.weights->gdn;
+    const int32_t rows = pass.plan.rows;
+    const int32_t index = layer.gdn.index;
+    const int64_t channels = gdn.conv_channels();
+    const int64_t width = layer.gdn.in->out_features();
+    RecurrentStore& store = pass.sequence->recurrent;
+    SequenceState& cursor = pass.sequence->cursor;
+
+    float* projected = act_.projected.data();
+    DELTAEDGE_RETURN_IF_ERROR(
+        layer.gdn.in->Run(act_.h.data(), rows, projected, pool_));
+    const float* z = projected + channels;
+    const float* b = z + gdn.values();
+    const float* a = b + gdn.value_heads;
+
+    Conv1dBlock conv;
+    conv.channels = gdn.conv_channels();
+    conv.rows = rows;
+    conv.position = pass.plan.position;
+    conv.ring = store.ring(index);
+    conv.ring_rows = store.shape().ring_rows();
+    conv.x = projected;
+    conv.x_stride = width;
+    conv.weight = w.conv;
+    conv.out = act_.convolved.data();
+    conv.out_stride = channels;
+    Conv1dSiluForward(conv, pool_);
+    if (pass.spare == nullptr) {
+      store.WriteColumns(index, pass.plan.position, rows, projected, width);
+    } else {
+      const int32_t tail = std::min(rows, 3);
+      for (int32_t t = 0; t < tail; ++t) {
+        std::memcpy(pass.spare->columns(index) + t * channels,
+                    projected + (rows - tail + t) * width,
+                    channels * sizeof(float));
+      }
+    }
+
+    float* q = act_.convolved.data();
+    float* k = q + gdn.keys();
+    const float* v = k + gdn.keys();
+    L2NormHeads(rows, gdn.key_heads, gdn.key_dim, q, channels, gdn.key_dim,
+                kL2Epsilon,
+                static_cast<float>(1.0 / std::sqrt(double{1} * gdn.key_dim)), q,
+                channels, gdn.key_dim, pool_);
+    L2NormHeads(rows, gdn.key_heads, gdn.key_dim, k, channels, gdn.key_dim,
+                kL2Epsilon, 1.0f, k, channels, gdn.key_dim, pool_);
+    GdnGatesForward(rows, gdn.value_heads, a, width, b, width, w.neg_exp_a,
+                    w.dt_bias, act_.log_decay.data(), act_.beta.data());
+
+    GdnSequence sequence = {};
+    sequence.state = store.state(index);
+    sequence.fold = ToKernel(store.journal(index, cursor.journal()));
+    sequence.fold_rows = cursor.pending(index);
+    if (pass.spare == nullptr) {
+      sequence.folded = store.state(index);
+      sequence.record = ToKernel(store.journal(index, 1 - cursor.journal()));
+    } else {
+      sequence.last = pass.spare->state(index);
+    }
+    const int32_t row_begin[2] = {0, rows};
+    GdnBlock block = {};
+    block.shape = {gdn.key_heads, gdn.value_heads, gdn.key_dim, gdn.value_dim};
+    block.sequences = 1;
+    block.row_begin = row_begin;
+    block.q = q;
+    block.k = k;
+    block.v = v;
+    block.q_stride = block.k_stride = block.v_stride = channels;
+    block.log_decay = act_.log_decay.data();
+    block.beta = act_.beta.data();
+    block.sequence = &sequence;
+    block.out = act_.mixed.data();
+    block.out_stride = gdn.values();
+    GdnForward(block, pool_);
+    if (pass.spare == nullptr) cursor.FoldDone(index);
+
+    float* mixed = act_.mixed.data();
+    GatedRmsNormHeads(rows, gdn.value_heads, gdn.value_dim, mixed, gdn.values(),
+                      gdn.value_dim, z, width, gdn.value_dim, w.norm,
+                      config_.rms_norm_eps, mixed, gdn.values(), gdn.value_dim,
+                      pool_);
+    return layer.gdn.out->Run(mixed, rows, act_.y.data(), pool_);
+  }
+
+  absl::Status RunAttention(const TargetPass& pass, Layer& layer) {
+    const AttentionConfig& attention = config_.attention;
+    const AttentionWeights& w = layer.weights->attention;
+    const int32_t rows = pass.plan.rows;
+    const int32_t dim = attention.head_dim;
+    const int64_t width = layer.attention.in->out_features();
+
+    float* projected = act_.projected.data();
+    DELTAEDGE_RETURN_IF_ERROR(
+        layer.attention.in->Run(act_.h.data(), rows, projected, pool_));
+    float* q = projected;  // [rows, Hq, 2, D]: query, gate
+    float* k = projected + 2 * attention.queries();
+    const float* v = k + attention.keys();
+    RmsNormHeads(rows, attention.query_heads, dim, q, width, 2 * dim, w.q_norm,
+                 config_.rms_norm_eps, q, width, 2 * dim, pool_);
+    RmsNormHeads(rows, attention.kv_heads, dim, k, width, dim, w.k_norm,
+                 config_.rms_norm_eps, k, width, dim, pool_);
+    RopeApply(rows, attention.query_heads, attention.rotary_dim, q, width,
+              2 * dim, act_.cos.data(), act_.sin.data(), pool_);
+    RopeApply(rows, attention.kv_heads, attention.rotary_dim, k, width, dim,
+              act_.cos.data(), act_.sin.data(), pool_);
+
+    KvStore& store = pass.sequence->kv;
+    const KvView kv = {store.keys(layer.attention.index),
+                       store.values(layer.attention.index), attention.kv_heads,
+                       dim, pass.sequence->cursor.capacity()};
+    KvWrite(kv, pass.plan.position, rows, k, width, v, width);
+    AttentionBlock block = {};
+    block.rows = rows;
+    block.q_heads = attention.query_heads;
+    block.kv = kv;
+    block.q = q;
+    block.q_row_stride = width;
+    block.q_head_stride = 2 * dim;
+    block.range = act_.ranges.data();
+    block.scale = static_cast<float>(1.0 / std::sqrt(double{1} * dim));
+    block.out = act_.mixed.data();
+    block.out_row_stride = attention.queries();
+    AttentionForward(block, pool_);
+    SigmoidGateHeads(rows, attention.query_heads, dim, act_.mixed.data(),
+                     attention.queries(), dim, q + dim, width, 2 * dim, pool_);
+    return layer.attention.out->Run(act_.mixed.data(), rows, act_.y.data(),
+                                    pool_);
+  }
+
+  const TargetConfig config_;
+  const TargetWeights weights_;  // Views; the numbers are the model file's.
+  const int32_t max_rows_;
+  const LinearOptions options_;
+  const pthreadpool_t pool_;
+  int32_t taps_ = 0;
+  std::vector<Layer> layers_;
+  std::unique_ptr<Linear> head_;
+  Activations act_;
+  int64_t packed_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TargetModel>> MakeTargetModel(
+    const TargetConfig& config, const TargetWeights& weights,
+    absl::Span<const int32_t> taps, int32_t max_rows,
+    const LinearOptions& options, pthreadpool_t pool) {
+  auto model = std::make_unique<TargetModelImpl>(config, weights, max_rows,
+                                                 options, pool);
+  DELTAEDGE_RETURN_IF_ERROR(model->Init(taps));
+  return model;
+}
+
+}  // namespace deltaedge

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef DELTAEDGE_ENGINE_SAMPLING_ACCEPTANCE_H_
+#define DELTAEDGE_ENGINE_SAMPLING_ACCEPTANCE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/types.h"
+#include "kernels/logits/argmax.h"
+
+namespace deltaedge {
+
+// How a verified block goes on: the target's own picks, as far as they count.
+struct Acceptance {
+  int32_t accepted = 0;         // Drafts that the target agreed with.
+  std::vector<TokenId> tokens;  // Those, then one of the target's own.
+  // The scores of row tokens.size() are not numbers, so no token can be picked
+  // there. With tokens empty there is nothing to go on with.
+  bool broken = false;
+};
+
+// Walks the rows of a block (row 0 the anchor's, row i draft i's) and takes the
+// target's pick of each as long as it is the token that was drafted for the
+// next row (spec 3.6). `picks`: [1 + drafts.size()]. Every token that comes out
+// is the target's choice, so the drafts decide only how many there are.
+// Matching drafts after the first wrong one count for nothing.
+Acceptance AcceptDrafts(absl::Span<const ArgMax> picks,
+                        absl::Span<const TokenId> drafts);
+
+}  // namespace deltaedge
+
+#endif  // DELTAEDGE_ENGINE_SAMPLING_ACCEPTANCE_H_
