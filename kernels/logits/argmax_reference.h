@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef DELTAEDGE_KERNELS_LOGITS_ARGMAX_REFERENCE_H_
+#define DELTAEDGE_KERNELS_LOGITS_ARGMAX_REFERENCE_H_
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/logits/argmax.h"
+
+namespace deltaedge {
+
+// The definition, of one row x [dim].
+inline ArgMax ArgMaxReference(int32_t dim, const float* x) {
+  ArgMax best = {0, x[0], true};
+  float max = -std::numeric_limits<float>::infinity();
+  for (int32_t i = 0; i < dim; ++i) {
+    if (!std::isfinite(x[i])) best.finite = false;
+    if (x[i] > max) {
+      max = x[i];
+      best.index = i;
+      best.value = x[i];
+    }
+  }
+  return best;
+}
+
+}  // namespace deltaedge
+
+#endif  // DELTAEDGE_KERNELS_LOGITS_ARGMAX_REFERENCE_H_
