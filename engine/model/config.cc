@@ -53,7 +53,7 @@ absl::Status Validate(const GdnConfig& gdn) {
   DELTAEDGE_RETURN_IF_ERROR(CheckMultiple("gdn.value_heads", gdn.value_heads,
                                           "gdn.key_heads", gdn.key_heads));
   DELTAEDGE_RETURN_IF_ERROR(
-      CheckRange("gdn.key_dim", gdn.key_dim, 1, kMaxHeadDim));
+      CheckRange("gdn.key_dim", gdn.key_dim, 1, kMaxKeyDim));
   DELTAEDGE_RETURN_IF_ERROR(
       CheckRange("gdn.value_dim", gdn.value_dim, 1, kMaxHeadDim));
   return CheckRange("gdn.conv_width", gdn.conv_width, 4, 4);
@@ -69,6 +69,11 @@ absl::Status Validate(const AttentionConfig& attention) {
                     "attention.kv_heads", attention.kv_heads));
   DELTAEDGE_RETURN_IF_ERROR(
       CheckRange("attention.head_dim", attention.head_dim, 1, kMaxHeadDim));
+  if (attention.head_dim % 4 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention.head_dim is ", attention.head_dim,
+                     ", allowed are multiples of 4"));
+  }
   DELTAEDGE_RETURN_IF_ERROR(CheckRange(
       "attention.rotary_dim", attention.rotary_dim, 2, attention.head_dim));
   if (attention.rotary_dim % 2 != 0) {

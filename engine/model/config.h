@@ -22,7 +22,8 @@ inline constexpr int32_t kMaxVocabSize = 1 << 24;
 inline constexpr int32_t kMaxWidth = 1 << 20;  // Hidden, intermediate.
 inline constexpr int32_t kMaxLayers = 1024;
 inline constexpr int32_t kMaxHeads = 1024;
-inline constexpr int32_t kMaxHeadDim = 4096;
+inline constexpr int32_t kMaxHeadDim = 512;  // Attention; GDN values.
+inline constexpr int32_t kMaxKeyDim = 256;   // GDN keys.
 inline constexpr int32_t kMaxPositions = 1 << 26;
 inline constexpr int32_t kMaxModelNameBytes = 256;
 // Rows of the longest block that the engine runs: one anchor and its drafts.
@@ -52,7 +53,7 @@ struct GdnConfig {
 struct AttentionConfig {
   int32_t query_heads = 0;  // A multiple of kv_heads.
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;
+  int32_t head_dim = 0;    // A multiple of 4.
   int32_t rotary_dim = 0;  // Leading components that are rotated; even.
   double rope_theta = 0;
 

@@ -259,7 +259,7 @@ TEST(ModelFileTest, DraftComesBackAsItWasWritten) {
   EXPECT_EQ(config.block_size, 4);
   EXPECT_EQ(config.mask_token, 7);
   EXPECT_EQ(config.rms_norm_eps, 1e-6f);
-  EXPECT_EQ(config.attention.head_dim, 2);
+  EXPECT_EQ(config.attention.head_dim, 4);
   EXPECT_EQ(config.sliding_mask, SlidingMask::kSymmetric);
   ASSERT_EQ(config.layers.size(), 2u);
   EXPECT_EQ(config.layers[0].sliding_window, 0);
@@ -285,7 +285,7 @@ TEST(ModelFileTest, DraftComesBackAsItWasWritten) {
     const std::string prefix = absl::StrCat("layers.", l, ".");
     next(layer.input_norm, prefix + "input_norm");
     next(layer.attention.q, prefix + "attention.q");
-    EXPECT_EQ(layer.attention.q.rows, 2 * 2);  // No gates.
+    EXPECT_EQ(layer.attention.q.rows, 2 * 4);  // No gates.
     next(layer.attention.k, prefix + "attention.k");
     next(layer.attention.v, prefix + "attention.v");
     next(layer.attention.q_norm, prefix + "attention.q_norm");

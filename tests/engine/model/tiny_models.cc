@@ -106,7 +106,7 @@ ModelContents TinyDraft() {
   config.rms_norm_eps = 1e-6f;
   config.attention.query_heads = 2;
   config.attention.kv_heads = 1;
-  config.attention.head_dim = 2;
+  config.attention.head_dim = 4;
   config.attention.rotary_dim = 2;
   config.attention.rope_theta = 1e7;
   config.sliding_mask = SlidingMask::kSymmetric;
