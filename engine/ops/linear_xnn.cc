@@ -27,11 +27,10 @@ static_assert(Linear::kReadablePastEnd >= XNN_EXTRA_BYTES);
 
 absl::Status XnnError(xnn_status status, absl::string_view action,
                       absl::string_view name) {
+  if (status == xnn_status_success) return absl::OkStatus();
   const std::string message =
       absl::StrCat("XNNPACK cannot ", action, " product '", name, "': ");
   switch (status) {
-    case xnn_status_success:
-      return absl::OkStatus();
     case xnn_status_out_of_memory:
       return absl::ResourceExhaustedError(absl::StrCat(message, "no memory"));
     case xnn_status_unsupported_hardware:
