@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/convert/convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/config.h"
+#include "engine/model/fingerprint.h"
+#include "engine/model/model_contents.h"
+#include "engine/model/model_file.h"
+#include "engine/model/model_writer.h"
+#include "engine/model/tensor_list.h"
+#include "engine/model/weights.h"
+#include "engine/text/bpe_tokenizer.h"
+#include "engine/text/tokenizer_tables.h"
+#include "engine/types.h"
+#include "tools/convert/chat_template.h"
+#include "tools/convert/hf_config.h"
+#include "tools/convert/random_access_file.h"
+#include "tools/convert/safetensors.h"
+#include "tools/convert/tensor_map.h"
+#include "tools/convert/tokenizer_json.h"
+
+namespace deltaedge {
+namespace {
+
+constexpr char kConverter[] = "deltaedge convert 1";
+
+// Numbers that are read, changed and written at a time.
+constexpr int64_t kPieceElements = 1 << 20;
+
+absl::Status Invalid(absl::string_view where, const absl::Status& status) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, ": ", status.message()));
+}
+
+bool FileExists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+// Replacing one of the files that are read would lose it.
+absl::Status CheckOutput(const ConvertOptions& options,
+                         const Safetensors& checkpoint) {
+  std::vector<std::string> inputs = {options.target};
+  for (const RandomAccessFile& file : checkpoint.files()) {
+    inputs.push_back(file.path());
+  }
+  for (const std::string& input : inputs) {
+    std::error_code error;
+    if (!input.empty() &&
+        std::filesystem::equivalent(options.output, input, error)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          options.output, ": is to be written, but is read as ", input));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string ModelName(const ConvertOptions& options) {
+  if (!options.name.empty()) return options.name;
+  std::filesystem::path path(options.input);
+  if (!path.has_filename()) path = path.parent_path();  // "folder/"
+  const std::string name = path.filename().string();
+  return name == "." || name == ".." ? "" : name;
+}
+
+// Changes a piece of a tensor in place. Taps need the whole tensor, which is
+// small.
+void Change(const MappedTensor& tensor, std::vector<float>* values) {
+  switch (tensor.change) {
+    case TensorChange::kNone:
+      return;
+    case TensorChange::kAddOne:
+      for (float& value : *values) value = 1.0f + value;
+      return;
+    case TensorChange::kNegExp:
+      for (float& value : *values) {
+        value = static_cast<float>(-std::exp(static_cast<double>(value)));
+      }
+      return;
+    case TensorChange::kConvTaps: {
+      const size_t taps = tensor.spec.shape[0];
+      const size_t channels = tensor.spec.shape[1];
+      std::vector<float> turned(values->size());
+      for (size_t channel = 0; channel < channels; ++channel) {
+        for (size_t tap = 0; tap < taps; ++tap) {
+          turned[tap * channels + channel] = (*values)[channel * taps + tap];
+        }
+      }
+      *values = std::move(turned);
+      return;
+    }
+  }
+}
+
+absl::Status CheckFinite(absl::Span<const float> values, int64_t first,
+                         absl::string_view tensor, absl::string_view path) {
+  // Without a way out of the loop, which then runs at the speed of memory.
+  bool all_finite = true;
+  for (const float value : values) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    all_finite &= (~bits & 0x7F800000u) != 0;
+  }
+  if (all_finite) return absl::OkStatus();
+  const auto bad = std::find_if(values.begin(), values.end(), [](float value) {
+    return !std::isfinite(value);
+  });
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": tensor ", tensor, " gives ", *bad, " at element ",
+                   first + (bad - values.begin()), "; weights are finite"));
+}
+
+// Rows [first, first + rows) of a matrix of the checkpoint.
+absl::StatusOr<std::vector<float>> ReadRows(const Safetensors& checkpoint,
+                                            const SafetensorsEntry& matrix,
+                                            int64_t first, int64_t rows) {
+  const int64_t cols = matrix.elements / matrix.shape[0];
+  std::vector<float> values(rows * cols);
+  DELTAEDGE_RETURN_IF_ERROR(
+      checkpoint.ReadFloats(matrix, first * cols, absl::MakeSpan(values)));
+  return values;
+}
+
+const SafetensorsEntry& SourceOf(const TensorMap& map, absl::string_view ours) {
+  return *std::find_if(map.tensors.begin(), map.tensors.end(),
+                       [&](const MappedTensor& tensor) {
+                         return tensor.spec.name == ours;
+                       })
+              ->source;
+}
+
+// What a fingerprint takes in: some norms, and the first and last rows of a
+// matrix, all as they are in the checkpoint.
+struct SourceSample {
+  std::vector<std::vector<float>> norms;
+  std::vector<float> first_rows, last_rows;
+};
+
+absl::StatusOr<SourceSample> ReadSample(
+    const Safetensors& checkpoint, const TensorMap& map,
+    absl::Span<const absl::string_view> norms, absl::string_view matrix_name) {
+  SourceSample sample;
+  for (const absl::string_view name : norms) {
+    const SafetensorsEntry& norm = SourceOf(map, name);
+    std::vector<float> values(norm.elements);
+    DELTAEDGE_RETURN_IF_ERROR(
+        checkpoint.ReadFloats(norm, 0, absl::MakeSpan(values)));
+    sample.norms.push_back(std::move(values));
+  }
+  const SafetensorsEntry& matrix = SourceOf(map, matrix_name);
+  const int64_t rows = std::min<int64_t>(matrix.shape[0], kFingerprintRows);
+  DELTAEDGE_ASSIGN_OR_RETURN(sample.first_rows,
+                             ReadRows(checkpoint, matrix, 0, rows));
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      sample.last_rows,
+      ReadRows(checkpoint, matrix, matrix.shape[0] - rows, rows));
+  return sample;
+}
+
+// InvalidArgument unless both hold the same numbers.
+absl::Status CheckTiedHead(const Safetensors& checkpoint,
+                           const SafetensorsEntry& head,
+                           const SafetensorsEntry& embedding) {
+  const std::string& path = checkpoint.PathOf(head);
+  if (head.shape != embedding.shape || !Safetensors::IsFloat(head)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": tie_word_embeddings is true, but lm_head.weight is ",
+        head.dtype, " ", ShapeText(head.shape), " and the embedding table is ",
+        embedding.dtype, " ", ShapeText(embedding.shape)));
+  }
+  std::vector<float> ours, theirs;
+  for (int64_t first = 0; first < head.elements; first += kPieceElements) {
+    ours.resize(std::min(kPieceElements, head.elements - first));
+    theirs.resize(ours.size());
+    DELTAEDGE_RETURN_IF_ERROR(
+        checkpoint.ReadFloats(head, first, absl::MakeSpan(ours)));
+    DELTAEDGE_RETURN_IF_ERROR(
+        checkpoint.ReadFloats(embedding, first, absl::MakeSpan(theirs)));
+    const auto differ =
+        std::mismatch(ours.begin(), ours.end(), theirs.begin()).first;
+    if (differ != ours.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path,
+          ": tie_word_embeddings is true, but lm_head.weight differs "
+          "from the embedding table at element ",
+          first + (differ - ours.begin())));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One conversion. The steps of Run() in order.
+class Conversion {
+ public:
+  Conversion(const ConvertOptions& options, const ConvertProgress& progress)
+      : options_(options), progress_(progress) {}
+
+  absl::StatusOr<ConvertSummary> Run() {
+    if (options_.weights != WeightType::kF32) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weights of type ", WeightTypeName(options_.weights),
+                       " cannot be written; f32 can"));
+    }
+    HfConfigOptions config_options;
+    config_options.ignore_unknown_keys = options_.ignore_unknown_keys;
+    config_options.sliding_mask = options_.sliding_mask;
+    DELTAEDGE_ASSIGN_OR_RETURN(HfConfig config,
+                               ReadHfConfig(options_.input, config_options));
+    for (const std::string& key : config.ignored_keys) {
+      Note("config.json's ", key, " is not known and was ignored");
+    }
+    DELTAEDGE_ASSIGN_OR_RETURN(Safetensors checkpoint,
+                               Safetensors::OpenFolder(options_.input));
+    DELTAEDGE_RETURN_IF_ERROR(CheckOutput(options_, checkpoint));
+
+    contents_.converter = kConverter;
+    summary_.name = ModelName(options_);
+    if (auto* const target = std::get_if<HfTarget>(&config.model)) {
+      DELTAEDGE_RETURN_IF_ERROR(PrepareTarget(*target, checkpoint));
+    } else {
+      DELTAEDGE_RETURN_IF_ERROR(
+          PrepareDraft(std::get<HfDraft>(config.model), checkpoint));
+    }
+    DELTAEDGE_RETURN_IF_ERROR(Write(checkpoint));
+    return std::move(summary_);
+  }
+
+ private:
+  template <class... Parts>
+  void Note(const Parts&... parts) {
+    summary_.notes.push_back(absl::StrCat(parts...));
+  }
+
+  absl::Status PrepareTarget(const HfTarget& target,
+                             const Safetensors& checkpoint) {
+    if (!options_.target.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options_.input, ": is a target; a target of its own (",
+                       options_.target, ") is for drafts only"));
+    }
+    summary_.kind = contents_.kind = ModelKind::kTarget;
+    contents_.target = target.config;
+    contents_.target.name = summary_.name;
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        map_, MapTarget(checkpoint, target.tied, &contents_.target));
+    if (map_.redundant_head != nullptr) {
+      DELTAEDGE_RETURN_IF_ERROR(CheckTiedHead(checkpoint, *map_.redundant_head,
+                                              SourceOf(map_, "embedding")));
+      Note("lm_head.weight equals the tied embedding table and is not stored");
+    }
+    for (const TokenId id : target.eos_tokens) {
+      auto& ids = contents_.stop_tokens;
+      if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+    }
+    if (contents_.stop_tokens.empty()) {
+      Note("no eos_token_id: generation ends at limits only");
+    }
+    DELTAEDGE_RETURN_IF_ERROR(ReadTexts());
+    constexpr absl::string_view kNorms[] = {"final_norm"};
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        const SourceSample sample,
+        ReadSample(checkpoint, map_, kNorms, "embedding"));
+    summary_.fingerprint =
+        TargetFingerprint(contents_.target, contents_.tokenizer,
+                          sample.norms[0], sample.first_rows, sample.last_rows);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadTexts() {
+    const std::string path = absl::StrCat(options_.input, "/tokenizer.json");
+    if (!FileExists(path)) {
+      Note("no tokenizer.json: the model takes and gives ids only");
+      return absl::OkStatus();
+    }
+    DELTAEDGE_ASSIGN_OR_RETURN(TokenizerTables tables, ReadTokenizerJson(path));
+    if (tables.vocab_size > contents_.target.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": has ", tables.vocab_size,
+                       " ids, but config.json's "
+                       "vocab_size is ",
+                       contents_.target.vocab_size));
+    }
+    tables.vocab_size = contents_.target.vocab_size;
+    if (const auto tokenizer = MakeBpeTokenizer(tables); !tokenizer.ok()) {
+      return Invalid(path, tokenizer.status());
+    }
+    if (options_.chat) {
+      auto chat = ReadChatTable(options_.input, tables);
+      if (!chat.ok()) {
+        return absl::Status(chat.status().code(),
+                            absl::StrCat(chat.status().message(),
+                                         "; no_chat converts without it"));
+      }
+      contents_.chat = *std::move(chat);
+      if (!contents_.chat.has_value()) {
+        Note("no chat template: the model has no chat format");
+      }
+    }
+    contents_.tokenizer = std::move(tables);
+    return absl::OkStatus();
+  }
+
+  absl::Status PrepareDraft(const HfDraft& draft,
+                            const Safetensors& checkpoint) {
+    if (options_.target.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options_.input,
+                       ": is a draft; its target's model file is needed too"));
+    }
+    DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFile> target,
+                               ModelFile::Open(options_.target));
+    if (target->kind() != ModelKind::kTarget) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          options_.target, ": is a ", ModelKindName(target->kind()),
+          "; a draft's target is needed"));
+    }
+    summary_.kind = contents_.kind = ModelKind::kDraft;
+    contents_.draft = draft.config;
+    contents_.draft.name = summary_.name;
+    if (contents_.draft.target_layer_count == 0) {
+      contents_.draft.target_layer_count =
+          static_cast<int32_t>(target->target_config().layers.size());
+    }
+    const std::string config_path =
+        absl::StrCat(options_.input, "/config.json");
+    if (absl::Status s = Validate(contents_.draft); !s.ok()) {
+      return Invalid(config_path, s);
+    }
+    if (absl::Status s = ValidatePair(target->target_config(), contents_.draft);
+        !s.ok()) {
+      return Invalid(absl::StrCat(config_path, " with ", options_.target), s);
+    }
+    contents_.target_fingerprint = target->fingerprint();
+    summary_.target_fingerprint = target->fingerprint();
+    DELTAEDGE_ASSIGN_OR_RETURN(map_, MapDraft(checkpoint, contents_.draft));
+    constexpr absl::string_view kNorms[] = {"hidden_norm", "final_norm"};
+    DELTAEDGE_ASSIGN_OR_RETURN(const SourceSample sample,
+                               ReadSample(checkpoint, map_, kNorms, "fc"));
+    summary_.fingerprint = DraftFingerprint(
+        contents_.draft, contents_.target_fingerprint, sample.norms[0],
+        sample.norms[1], sample.first_rows, sample.last_rows);
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(const Safetensors& checkpoint) {
+    std::vector<TensorSpec> specs;
+    for (const MappedTensor& tensor : map_.tensors) {
+      specs.push_back(tensor.spec);
+      summary_.parameters += tensor.source->elements;
+      summary_.source_bytes += tensor.source->bytes;
+      total_bytes_ +=
+          TensorBytes(tensor.spec.type, tensor.spec.shape).value_or(0);
+    }
+    summary_.tensors = static_cast<int64_t>(specs.size());
+    summary_.skipped = std::move(map_.skipped);
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        const std::unique_ptr<ModelWriter> writer,
+        ModelWriter::Create(options_.output, std::move(contents_),
+                            std::move(specs)));
+    for (const MappedTensor& tensor : map_.tensors) {
+      DELTAEDGE_RETURN_IF_ERROR(WriteTensor(checkpoint, tensor, writer.get()));
+    }
+    DELTAEDGE_RETURN_IF_ERROR(writer->Finish(summary_.fingerprint));
+    summary_.file_bytes = writer->file_bytes();
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteTensor(const Safetensors& checkpoint,
+                           const MappedTensor& tensor, ModelWriter* writer) {
+    const SafetensorsEntry& source = *tensor.source;
+    const int64_t piece = tensor.change == TensorChange::kConvTaps
+                              ? source.elements
+                              : kPieceElements;
+    DELTAEDGE_RETURN_IF_ERROR(writer->Begin(tensor.spec.name));
+    for (int64_t first = 0; first < source.elements; first += piece) {
+      values_.resize(std::min(piece, source.elements - first));
+      DELTAEDGE_RETURN_IF_ERROR(
+          checkpoint.ReadFloats(source, first, absl::MakeSpan(values_)));
+      Change(tensor, &values_);
+      DELTAEDGE_RETURN_IF_ERROR(CheckFinite(values_, first, tensor.source_name,
+                                            checkpoint.PathOf(source)));
+      DELTAEDGE_RETURN_IF_ERROR(writer->Append(absl::MakeConstSpan(values_)));
+      done_bytes_ += static_cast<int64_t>(values_.size() * sizeof(float));
+      if (progress_ != nullptr &&
+          !progress_(tensor.spec.name, done_bytes_, total_bytes_)) {
+        return absl::CancelledError(absl::StrCat(
+            options_.output, ": stopped at tensor ", tensor.spec.name));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const ConvertOptions& options_;
+  const ConvertProgress& progress_;
+  ModelContents contents_;
+  TensorMap map_;
+  ConvertSummary summary_;
+  std::vector<float> values_;
+  int64_t done_bytes_ = 0;
+  int64_t total_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<ConvertSummary> ConvertCheckpoint(
+    const ConvertOptions& options, const ConvertProgress& progress) {
+  return Conversion(options, progress).Run();
+}
+
+}  // namespace deltaedge

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef DELTAEDGE_TOOLS_CONVERT_TENSOR_MAP_H_
+#define DELTAEDGE_TOOLS_CONVERT_TENSOR_MAP_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/config.h"
+#include "engine/model/tensor_list.h"
+#include "tools/convert/safetensors.h"
+
+namespace deltaedge {
+
+// What happens to a tensor's values between a checkpoint and a model file.
+enum class TensorChange {
+  kNone,
+  kAddOne,    // Norms that multiply by 1 + w (spec 1.2).
+  kNegExp,    // A_log: -exp(w), computed in double.
+  kConvTaps,  // [channels, 4] to [4, channels].
+};
+
+// One tensor of the model file and where it comes from. `source` points into
+// the checkpoint.
+struct MappedTensor {
+  TensorSpec spec;
+  std::string source_name;
+  const SafetensorsEntry* source = nullptr;
+  TensorChange change = TensorChange::kNone;
+};
+
+struct TensorMap {
+  // Tensors of the checkpoint that the engine has no use for.
+  struct Skipped {
+    std::string what;  // "vision"
+    int64_t tensors = 0;
+    int64_t bytes = 0;  // In the checkpoint.
+  };
+
+  // In the order of TensorSpecs().
+  std::vector<MappedTensor> tensors;
+  std::vector<Skipped> skipped;
+  // A head that is there though embeddings are tied: the caller must see that
+  // it equals the embedding table, and leaves it out. Null: there is none.
+  const SafetensorsEntry* redundant_head = nullptr;
+};
+
+// Finds every tensor of a target of `config` in `checkpoint`, whatever prefix
+// its names have, and accounts for every tensor that is in it. `tied` is what
+// config.json says of the head, and settles `config->tied_head`; if it says
+// nothing, the presence of a head does.
+// InvalidArgument names the tensor: missing, not known, of another shape (and
+// both shapes) or not of a float type; a head that is missing.
+absl::StatusOr<TensorMap> MapTarget(const Safetensors& checkpoint,
+                                    std::optional<bool> tied,
+                                    TargetConfig* config);
+
+// The same for a draft.
+absl::StatusOr<TensorMap> MapDraft(const Safetensors& checkpoint,
+                                   const DraftConfig& config);
+
+}  // namespace deltaedge
+
+#endif  // DELTAEDGE_TOOLS_CONVERT_TENSOR_MAP_H_
