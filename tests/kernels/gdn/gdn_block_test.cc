@@ -575,7 +575,7 @@ TEST(GdnBlockTest, AnySplitGivesTheSameBits) {
 TEST(GdnBlockTest, AnyScheduleOfBlocksAndKeepsGivesTheSameBits) {
   constexpr int kTokens = 24;
   constexpr int kMaxRows = 6;
-  constexpr int kSchedules = 100;
+  constexpr int kSchedules = 60;
   ForEachShape([](const GdnShape& shape, Random& random) {
     const Tokens tokens = RandomTokens(random, shape, kTokens);
     const Truth truth(shape, State::Random(random, shape), tokens);
