@@ -1,0 +1,87 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# What the programs say and answer to a shell: their messages go to standard
+# error, their status is 0 only if the model file was written.
+set -u
+
+convert=tools/convert/convert
+make_random=tools/make_random/make_random
+golden=tests/testdata/golden
+configs=tests/testdata/configs
+out=$TEST_TMPDIR
+failures=0
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+# succeeds WORDS COMMAND...: status 0, WORDS on standard error, nothing on
+# standard output.
+succeeds() {
+  local words=$1
+  shift
+  "$@" >"$out/stdout" 2>"$out/stderr" || fail "status $? from: $*"
+  [[ -z "$words" ]] || grep -qF -- "$words" "$out/stderr" ||
+    fail "no \"$words\" from: $*"
+  [[ ! -s "$out/stdout" ]] || fail "standard output from: $*"
+}
+
+# refuses WORDS COMMAND...: another status, WORDS on standard error.
+refuses() {
+  local words=$1
+  shift
+  rm -f "$out/none.gdn"
+  "$@" >"$out/stdout" 2>"$out/stderr" && fail "status 0 from: $*"
+  [[ $? -lt 128 ]] || fail "a signal ended: $*"
+  grep -qF -- "$words" "$out/stderr" || fail "no \"$words\" from: $*"
+  [[ ! -e "$out/none.gdn" ]] || fail "a file from: $*"
+}
+
+succeeds "parameters" $convert --input=$golden/tiny-qwen35 \
+  --output="$out/t.gdn" --weights=f32
+succeeds "vision" $convert --input=$golden/tiny-qwen35-published/ \
+  --output="$out/p.gdn"
+succeeds "for target" $convert --input=$golden/tiny-qwen35-dflash \
+  --output="$out/d.gdn" --target="$out/t.gdn"
+succeeds "" $convert --input=$golden/tiny-qwen35-dflash-swa --quiet \
+  --output="$out/s.gdn" --target="$out/t.gdn" --sliding_mask=symmetric
+[[ ! -s "$out/stderr" ]] || fail "--quiet is not quiet"
+
+refuses "--input is missing" $convert --output="$out/none.gdn"
+refuses "--output is missing" $convert --input=$golden/tiny-qwen35
+refuses "'inptu'" $convert --inptu=x --output="$out/none.gdn"
+refuses "\"more\"" $convert --input=$golden/tiny-qwen35 \
+  --output="$out/none.gdn" more
+refuses "--weights is \"q8\"" $convert --input=$golden/tiny-qwen35 \
+  --output="$out/none.gdn" --weights=q8
+refuses "--sliding_mask is \"both\"" $convert --input=$golden/tiny-qwen35 \
+  --output="$out/none.gdn" --sliding_mask=both
+refuses "is a draft" $convert --input=$golden/tiny-qwen35-dflash \
+  --output="$out/none.gdn"
+refuses "is a target" $convert --input=$golden/tiny-qwen35 \
+  --output="$out/none.gdn" --target="$out/t.gdn"
+refuses "/nowhere/config.json" $convert --input=/nowhere \
+  --output="$out/none.gdn"
+refuses "/nowhere/x.gdn" $convert --input=$golden/tiny-qwen35 \
+  --output=/nowhere/x.gdn
+refuses "/dev/full" $convert --input=$golden/tiny-qwen35 --output=/dev/full
+
+succeeds "random target" $make_random --config=$configs/t.json --seed=7 \
+  --output="$out/r.gdn"
+succeeds "random draft" $make_random --config=$configs/t_draft.json \
+  --output="$out/rd.gdn" --target="$out/r.gdn"
+refuses "--config is missing" $make_random --output="$out/none.gdn"
+refuses "--output is missing" $make_random --config=$configs/t.json
+refuses "--target is missing" $make_random --config=$configs/t_draft.json \
+  --output="$out/none.gdn"
+refuses "for drafts only" $make_random --config=$configs/t.json \
+  --output="$out/none.gdn" --target="$out/r.gdn"
+refuses "seed" $make_random --config=$configs/t.json --seed=-1 \
+  --output="$out/none.gdn"
+refuses "\"more\"" $make_random --config=$configs/t.json \
+  --output="$out/none.gdn" more
+
+[[ $failures == 0 ]] || exit 1
+echo "all as expected"

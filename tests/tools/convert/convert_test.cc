@@ -1,0 +1,707 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/convert/convert.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "engine/model/config.h"
+#include "engine/model/model_contents.h"
+#include "engine/model/model_file.h"
+#include "engine/model/weights.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/random.h"
+#include "tests/tools/convert/safetensors_writer.h"
+#include "tests/tools/convert/temp_folder.h"
+#include "tools/convert/safetensors.h"
+
+namespace deltaedge {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::Random;
+using testing::ReadBytes;
+using testing::SafetensorsWriter;
+using testing::TempFolder;
+
+std::string Golden(absl::string_view model) {
+  return absl::StrCat("tests/testdata/golden/", model);
+}
+
+absl::StatusOr<ConvertSummary> Convert(const std::string& input,
+                                       const std::string& output,
+                                       const std::string& target = "") {
+  ConvertOptions options;
+  options.input = input;
+  options.output = output;
+  options.target = target;
+  options.name = "test";
+  return ConvertCheckpoint(options);
+}
+
+std::unique_ptr<ModelFile> Open(const std::string& path) {
+  auto file = ModelFile::Open(path, ModelFile::Verify::kChecksums);
+  EXPECT_TRUE(file.ok()) << file.status();
+  return file.ok() ? *std::move(file) : nullptr;
+}
+
+// A checkpoint in memory, to be changed and written.
+struct Checkpoint {
+  Json config;
+  std::map<std::string, std::vector<float>> values;
+  std::map<std::string, std::vector<int64_t>> shapes;
+
+  static Checkpoint Read(const std::string& folder) {
+    Checkpoint checkpoint;
+    checkpoint.config = Json::parse(ReadBytes(folder + "/config.json"));
+    const auto file = Safetensors::OpenFolder(folder);
+    EXPECT_TRUE(file.ok()) << file.status();
+    for (const auto& [name, entry] : file->entries()) {
+      checkpoint.values[name] = *file->ReadFloats(name);
+      checkpoint.shapes[name] = entry.shape;
+    }
+    return checkpoint;
+  }
+
+  void Add(const std::string& name, const std::vector<int64_t>& shape,
+           std::vector<float> tensor) {
+    shapes[name] = shape;
+    values[name] = std::move(tensor);
+  }
+  void Remove(const std::string& name) {
+    ASSERT_EQ(shapes.erase(name), 1u) << name;
+    values.erase(name);
+  }
+  void Rename(const std::string& from, const std::string& to) {
+    for (auto it = shapes.begin(); it != shapes.end();) {
+      const std::string name = it->first;
+      const std::vector<int64_t> shape = it->second;
+      ++it;
+      if (!absl::StartsWith(name, from)) continue;
+      std::vector<float> tensor = values[name];
+      Remove(name);
+      Add(to + name.substr(from.size()), shape, std::move(tensor));
+    }
+  }
+
+  void Write(const TempFolder& folder) const {
+    SafetensorsWriter writer;
+    for (const auto& [name, shape] : shapes) {
+      writer.AddFloats(name, shape, values.at(name));
+    }
+    folder.Write("config.json", config.dump());
+    folder.Write("model.safetensors", writer.Bytes());
+  }
+};
+
+// The error of converting `checkpoint`, or "" if there is none.
+std::string ErrorOf(const Checkpoint& checkpoint,
+                    const std::string& target = "") {
+  const TempFolder folder;
+  checkpoint.Write(folder);
+  const auto summary = Convert(folder.path(), folder / "out.gdn", target);
+  EXPECT_EQ(std::filesystem::exists(folder / "out.gdn"), summary.ok());
+  EXPECT_EQ(folder.FileCount(), summary.ok() ? 3u : 2u);
+  return std::string(summary.status().message());
+}
+
+TEST(ConvertTest, BothLayoutsGiveTheSameFile) {
+  const TempFolder folder;
+  const std::pair<const char*, const char*> pairs[] = {
+      {"tiny-qwen35", "tiny-qwen35-published"},
+      {"tiny-qwen35-untied", "tiny-qwen35-untied-published"}};
+  for (const auto& [plain, published] : pairs) {
+    const auto a = Convert(Golden(plain), folder / "a.gdn");
+    const auto b = Convert(Golden(published), folder / "b.gdn");
+    ASSERT_TRUE(a.ok()) << a.status();
+    ASSERT_TRUE(b.ok()) << b.status();
+    EXPECT_TRUE(ReadBytes(folder / "a.gdn") == ReadBytes(folder / "b.gdn"));
+    EXPECT_EQ(a->fingerprint, b->fingerprint);
+    EXPECT_EQ(a->skipped.size(), 0u);
+    ASSERT_EQ(b->skipped.size(), 2u);
+    EXPECT_EQ(b->skipped[0].what, "vision");
+    EXPECT_EQ(b->skipped[1].what, "multi-token prediction");
+    EXPECT_EQ(
+        a->tensors + b->skipped[0].tensors + b->skipped[1].tensors,
+        static_cast<int64_t>(
+            Safetensors::OpenFolder(Golden(published))->entries().size()));
+    EXPECT_LT(b->source_bytes, a->source_bytes);
+  }
+}
+
+TEST(ConvertTest, SummaryCounts) {
+  const TempFolder folder;
+  const auto summary = Convert(Golden("tiny-qwen35"), folder / "a.gdn");
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->kind, ModelKind::kTarget);
+  EXPECT_EQ(summary->tensors, 6 * 14 + 2 * 11 + 2);
+  EXPECT_EQ(summary->parameters * 4, summary->source_bytes);
+  EXPECT_EQ(summary->file_bytes,
+            static_cast<int64_t>(std::filesystem::file_size(folder / "a.gdn")));
+  const auto file = Open(folder / "a.gdn");
+  EXPECT_EQ(file->weight_bytes(), summary->parameters * 4);
+  EXPECT_EQ(file->fingerprint(), summary->fingerprint);
+  EXPECT_EQ(file->target_config().name, "test");
+  EXPECT_THAT(file->stop_tokens(), ElementsAre(1));
+  EXPECT_FALSE(file->tokenizer().has_value());
+  ASSERT_EQ(summary->notes.size(), 1u);
+  EXPECT_THAT(summary->notes[0], HasSubstr("no tokenizer.json"));
+}
+
+// Every value of the model file, from the checkpoint by the rules of the
+// formats, each norm's "+1" once and where it belongs.
+TEST(ConvertTest, StoresWhatTheCheckpointMeans) {
+  const TempFolder folder;
+  const Checkpoint source = Checkpoint::Read(Golden("tiny-qwen35-untied"));
+  ASSERT_TRUE(Convert(Golden("tiny-qwen35-untied"), folder / "a.gdn").ok());
+  const auto file = Open(folder / "a.gdn");
+  const TargetConfig& config = file->target_config();
+  const TargetWeights& weights = file->target_weights();
+
+  const auto expect = [&](const float* ours, const std::string& name,
+                          const std::function<float(float)>& change) {
+    ASSERT_NE(ours, nullptr) << name;
+    const std::vector<float>& theirs = source.values.at(name);
+    for (size_t i = 0; i < theirs.size(); ++i) {
+      ASSERT_EQ(ours[i], change(theirs[i])) << name << " " << i;
+    }
+  };
+  const auto same = [](float w) { return w; };
+  const auto plus_one = [](float w) { return 1.0f + w; };
+  const auto neg_exp = [](float w) {
+    return static_cast<float>(-std::exp(static_cast<double>(w)));
+  };
+  expect(weights.embedding.f32(), "model.embed_tokens.weight", same);
+  expect(weights.head.f32(), "lm_head.weight", same);
+  expect(weights.final_norm, "model.norm.weight", plus_one);
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    const TargetLayerWeights& layer = weights.layers[i];
+    const std::string prefix = absl::StrCat("model.layers.", i, ".");
+    expect(layer.input_norm, prefix + "input_layernorm.weight", plus_one);
+    expect(layer.post_norm, prefix + "post_attention_layernorm.weight",
+           plus_one);
+    expect(layer.mlp.gate.f32(), prefix + "mlp.gate_proj.weight", same);
+    expect(layer.mlp.up.f32(), prefix + "mlp.up_proj.weight", same);
+    expect(layer.mlp.down.f32(), prefix + "mlp.down_proj.weight", same);
+    if (config.layers[i] == LayerKind::kFullAttention) {
+      const std::string mixer = prefix + "self_attn.";
+      expect(layer.attention.q.f32(), mixer + "q_proj.weight", same);
+      expect(layer.attention.k.f32(), mixer + "k_proj.weight", same);
+      expect(layer.attention.v.f32(), mixer + "v_proj.weight", same);
+      expect(layer.attention.out.f32(), mixer + "o_proj.weight", same);
+      expect(layer.attention.q_norm, mixer + "q_norm.weight", plus_one);
+      expect(layer.attention.k_norm, mixer + "k_norm.weight", plus_one);
+      continue;
+    }
+    const std::string mixer = prefix + "linear_attn.";
+    expect(layer.gdn.in_qkv.f32(), mixer + "in_proj_qkv.weight", same);
+    expect(layer.gdn.in_z.f32(), mixer + "in_proj_z.weight", same);
+    expect(layer.gdn.in_b.f32(), mixer + "in_proj_b.weight", same);
+    expect(layer.gdn.in_a.f32(), mixer + "in_proj_a.weight", same);
+    expect(layer.gdn.out.f32(), mixer + "out_proj.weight", same);
+    expect(layer.gdn.norm, mixer + "norm.weight", same);
+    expect(layer.gdn.dt_bias, mixer + "dt_bias", same);
+    expect(layer.gdn.neg_exp_a, mixer + "A_log", neg_exp);
+    const std::vector<float>& taps = source.values.at(mixer + "conv1d.weight");
+    const int channels = config.gdn.conv_channels();
+    for (int channel = 0; channel < channels; ++channel) {
+      for (int tap = 0; tap < 4; ++tap) {
+        ASSERT_EQ(layer.gdn.conv[tap * channels + channel],
+                  taps[channel * 4 + tap]);
+      }
+    }
+  }
+}
+
+TEST(ConvertTest, StoresDraftsAsTheyAre) {
+  const TempFolder folder;
+  ASSERT_TRUE(Convert(Golden("tiny-qwen35"), folder / "t.gdn").ok());
+  for (const char* const name : {"tiny-qwen35-dflash", "tiny-qwen35-dflash-swa",
+                                 "tiny-qwen35-dflash-trained"}) {
+    SCOPED_TRACE(name);
+    const Checkpoint source = Checkpoint::Read(Golden(name));
+    const auto summary =
+        Convert(Golden(name), folder / "d.gdn", folder / "t.gdn");
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    EXPECT_EQ(summary->kind, ModelKind::kDraft);
+    EXPECT_EQ(summary->tensors, 11 * 2 + 3);
+    const auto target = Open(folder / "t.gdn");
+    const auto draft = Open(folder / "d.gdn");
+    EXPECT_EQ(draft->target_fingerprint(), target->fingerprint());
+    EXPECT_TRUE(CheckPair(*target, *draft).ok());
+    const DraftWeights& weights = draft->draft_weights();
+    const auto expect = [&](const float* ours, const std::string& theirs) {
+      const std::vector<float>& values = source.values.at(theirs);
+      EXPECT_EQ(std::vector<float>(ours, ours + values.size()), values)
+          << theirs;
+    };
+    expect(weights.fc.f32(), "fc.weight");
+    expect(weights.hidden_norm, "hidden_norm.weight");
+    expect(weights.final_norm, "norm.weight");
+    for (int i = 0; i < 2; ++i) {
+      const DraftLayerWeights& layer = weights.layers[i];
+      const std::string prefix = absl::StrCat("layers.", i, ".");
+      expect(layer.input_norm, prefix + "input_layernorm.weight");
+      expect(layer.post_norm, prefix + "post_attention_layernorm.weight");
+      expect(layer.attention.q.f32(), prefix + "self_attn.q_proj.weight");
+      expect(layer.attention.k.f32(), prefix + "self_attn.k_proj.weight");
+      expect(layer.attention.v.f32(), prefix + "self_attn.v_proj.weight");
+      expect(layer.attention.out.f32(), prefix + "self_attn.o_proj.weight");
+      expect(layer.attention.q_norm, prefix + "self_attn.q_norm.weight");
+      expect(layer.attention.k_norm, prefix + "self_attn.k_norm.weight");
+      expect(layer.mlp.gate.f32(), prefix + "mlp.gate_proj.weight");
+      expect(layer.mlp.up.f32(), prefix + "mlp.up_proj.weight");
+      expect(layer.mlp.down.f32(), prefix + "mlp.down_proj.weight");
+    }
+  }
+}
+
+TEST(ConvertTest, DraftOfEitherGenerationGivesTheSameFile) {
+  const TempFolder folder;
+  ASSERT_TRUE(Convert(Golden("tiny-qwen35"), folder / "t.gdn").ok());
+  Checkpoint draft = Checkpoint::Read(Golden("tiny-qwen35-dflash"));
+  const TempFolder first;
+  draft.Write(first);
+  draft.config["dflash_config"]["block_size"] = draft.config["block_size"];
+  draft.config["rope_parameters"] = {{"rope_type", "default"},
+                                     {"rope_theta", 1e7}};
+  for (const char* const key :
+       {"block_size", "rope_theta", "rope_scaling", "num_target_layers"}) {
+    draft.config.erase(key);
+  }
+  const TempFolder second;
+  draft.Write(second);
+  ASSERT_TRUE(Convert(first.path(), folder / "1.gdn", folder / "t.gdn").ok());
+  const auto summary =
+      Convert(second.path(), folder / "2.gdn", folder / "t.gdn");
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_TRUE(ReadBytes(folder / "1.gdn") == ReadBytes(folder / "2.gdn"));
+}
+
+TEST(ConvertTest, FindsAnyPrefix) {
+  const TempFolder folder;
+  const Checkpoint plain = Checkpoint::Read(Golden("tiny-qwen35-untied"));
+  const TempFolder first;
+  plain.Write(first);
+  ASSERT_TRUE(Convert(first.path(), folder / "plain.gdn").ok());
+  const std::pair<const char*, const char*> prefixes[] = {
+      {"language_model.model.", "language_model.lm_head.weight"},
+      {"language_model.model.", "lm_head.weight"},
+      {"", "lm_head.weight"}};
+  for (const auto& [prefix, head] : prefixes) {
+    Checkpoint other = plain;
+    other.Rename("model.", prefix);
+    other.Rename("lm_head.weight", head);
+    const TempFolder second;
+    other.Write(second);
+    const auto summary = Convert(second.path(), folder / "other.gdn");
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    EXPECT_TRUE(ReadBytes(folder / "plain.gdn") ==
+                ReadBytes(folder / "other.gdn"))
+        << prefix;
+  }
+}
+
+TEST(ConvertTest, ReadsConvolutionsOfEveryExporter) {
+  const Checkpoint plain = Checkpoint::Read(Golden("tiny-qwen35-untied"));
+  const TempFolder folder, first;
+  plain.Write(first);
+  ASSERT_TRUE(Convert(first.path(), folder / "plain.gdn").ok());
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{384, 4}, {384, 4, 1}, {1, 384, 4}}) {
+    Checkpoint other = plain;
+    other.shapes["model.layers.0.linear_attn.conv1d.weight"] = shape;
+    const TempFolder second;
+    other.Write(second);
+    const auto summary = Convert(second.path(), folder / "other.gdn");
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    EXPECT_TRUE(ReadBytes(folder / "plain.gdn") ==
+                ReadBytes(folder / "other.gdn"));
+  }
+  Checkpoint turned = plain;
+  turned.shapes["model.layers.0.linear_attn.conv1d.weight"] = {4, 1, 384};
+  EXPECT_THAT(ErrorOf(turned), HasSubstr("[4, 1, 384], but config.json asks "
+                                         "for [384, 1, 4]"));
+}
+
+// Case S11.
+TEST(ConvertTest, TiedFlagAndHeadMustAgree) {
+  const Checkpoint tied = Checkpoint::Read(Golden("tiny-qwen35"));
+  const std::vector<float> table = tied.values.at("model.embed_tokens.weight");
+
+  Checkpoint equal_head = tied;
+  equal_head.Add("lm_head.weight", {512, 64}, table);
+  const TempFolder folder;
+  equal_head.Write(folder);
+  const auto summary = Convert(folder.path(), folder / "a.gdn");
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_TRUE(Open(folder / "a.gdn")->target_config().tied_head);
+  const TempFolder plain;
+  tied.Write(plain);
+  ASSERT_TRUE(Convert(plain.path(), plain / "b.gdn").ok());
+  EXPECT_TRUE(ReadBytes(folder / "a.gdn") == ReadBytes(plain / "b.gdn"));
+
+  Checkpoint other_head = equal_head;
+  other_head.values["lm_head.weight"][12345] += 1.0f;
+  EXPECT_THAT(ErrorOf(other_head),
+              HasSubstr("lm_head.weight differs from the embedding table at "
+                        "element 12345"));
+  other_head = equal_head;
+  other_head.Add("lm_head.weight", {256, 64},
+                 std::vector<float>(table.begin(), table.begin() + 256 * 64));
+  EXPECT_THAT(ErrorOf(other_head), HasSubstr("[256, 64]"));
+
+  Checkpoint untied = equal_head;
+  untied.config["tie_word_embeddings"] = false;
+  EXPECT_EQ(ErrorOf(untied), "");
+  untied.Remove("lm_head.weight");
+  EXPECT_THAT(ErrorOf(untied), HasSubstr("lm_head.weight is missing"));
+
+  Checkpoint silent = equal_head;  // Then the tensors decide.
+  silent.config.erase("tie_word_embeddings");
+  silent.Write(folder);
+  ASSERT_TRUE(Convert(folder.path(), folder / "a.gdn").ok());
+  EXPECT_FALSE(Open(folder / "a.gdn")->target_config().tied_head);
+  silent.Remove("lm_head.weight");
+  silent.Write(folder);
+  ASSERT_TRUE(Convert(folder.path(), folder / "a.gdn").ok());
+  EXPECT_TRUE(Open(folder / "a.gdn")->target_config().tied_head);
+}
+
+TEST(ConvertTest, RefusesEveryMissingTensor) {
+  const Checkpoint sound = Checkpoint::Read(Golden("tiny-qwen35-untied"));
+  for (const auto& item : sound.shapes) {
+    Checkpoint missing = sound;
+    missing.Remove(item.first);
+    const std::string error = ErrorOf(missing);
+    EXPECT_THAT(error, HasSubstr("is missing"));
+    EXPECT_THAT(error, HasSubstr(item.first));
+  }
+}
+
+TEST(ConvertTest, RefusesTensorsByName) {
+  const Checkpoint sound = Checkpoint::Read(Golden("tiny-qwen35"));
+  Checkpoint bad = sound;
+  bad.Add("model.layers.0.extra.weight", {1}, {0.0f});
+  EXPECT_THAT(ErrorOf(bad), HasSubstr("model.layers.0.extra.weight"));
+
+  bad = sound;  // A layer that config.json does not speak of.
+  bad.config["num_hidden_layers"] = 7;
+  bad.config["layer_types"].erase(7);
+  EXPECT_THAT(ErrorOf(bad), HasSubstr("model.layers.7."));
+
+  bad = sound;
+  bad.config["layer_types"][0] = "full_attention";
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("model.layers.0.self_attn.q_proj.weight is missing"));
+
+  bad = sound;
+  bad.config["intermediate_size"] = 64;
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("mlp.gate_proj.weight has shape [128, "
+                        "64], but config.json asks for [64, 64]"));
+
+  bad = sound;
+  bad.shapes["model.norm.weight"] = {1, 64};
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("[1, 64], but config.json asks for [64]"));
+
+  bad = sound;
+  bad.Add("other.embed_tokens.weight", {1}, {0.0f});
+  EXPECT_THAT(ErrorOf(bad), HasSubstr("both end in embed_tokens.weight"));
+
+  bad = sound;
+  bad.values["model.layers.2.mlp.up_proj.weight"][77] = NAN;
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("model.layers.2.mlp.up_proj.weight gives nan at "
+                        "element 77"));
+  bad = sound;
+  bad.values["model.layers.0.linear_attn.A_log"][1] = 1000.0f;
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("linear_attn.A_log gives -inf at element 1"));
+}
+
+TEST(ConvertTest, RefusesTensorsThatAreNoFloats) {
+  const TempFolder folder;
+  folder.CopyFrom(Golden("tiny-qwen35"));
+  std::string bytes = ReadBytes(folder / "model.safetensors");
+  const size_t place = bytes.find("\"F32\"");
+  ASSERT_NE(place, std::string::npos);
+  bytes.replace(place, 5, "\"I32\"");
+  folder.Write("model.safetensors", bytes);
+  const auto summary = Convert(folder.path(), folder / "out.gdn");
+  EXPECT_THAT(summary.status().message(), HasSubstr("is of type I32"));
+}
+
+TEST(ConvertTest, BfloatAndFloatOfTheSameNumbersGiveTheSameFile) {
+  // All weights of a draft's checkpoint are bfloat16 there, float32 here.
+  const TempFolder folder, wide;
+  ASSERT_TRUE(Convert(Golden("tiny-qwen35"), folder / "t.gdn").ok());
+  Checkpoint::Read(Golden("tiny-qwen35-dflash")).Write(wide);
+  const auto a =
+      Convert(Golden("tiny-qwen35-dflash"), folder / "a.gdn", folder / "t.gdn");
+  const auto b = Convert(wide.path(), folder / "b.gdn", folder / "t.gdn");
+  ASSERT_TRUE(a.ok()) << a.status();
+  ASSERT_TRUE(b.ok()) << b.status();
+  EXPECT_EQ(2 * a->source_bytes, b->source_bytes);
+  EXPECT_TRUE(ReadBytes(folder / "a.gdn") == ReadBytes(folder / "b.gdn"));
+}
+
+TEST(ConvertTest, DraftAndTargetMustFit) {
+  const TempFolder folder;
+  const std::string target = folder / "t.gdn";
+  ASSERT_TRUE(Convert(Golden("tiny-qwen35"), target).ok());
+  ASSERT_TRUE(Convert(Golden("tiny-qwen35-untied"), folder / "u.gdn").ok());
+  const std::string draft = Golden("tiny-qwen35-dflash");
+
+  EXPECT_THAT(Convert(draft, folder / "d.gdn").status().message(),
+              HasSubstr("is a draft; its target"));
+  EXPECT_THAT(Convert(Golden("tiny-qwen35"), folder / "d.gdn", target)
+                  .status()
+                  .message(),
+              HasSubstr("is a target"));
+  EXPECT_THAT(
+      Convert(draft, folder / "d.gdn", folder / "u.gdn").status().message(),
+      HasSubstr("target_layer_count is 8, its target's is 4"));
+  EXPECT_EQ(
+      Convert(draft, folder / "d.gdn", folder / "none.gdn").status().code(),
+      absl::StatusCode::kNotFound);
+  EXPECT_THAT(Convert(draft, folder / "d.gdn", draft + "/model.safetensors")
+                  .status()
+                  .message(),
+              HasSubstr("model.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "d.gdn"));
+  ASSERT_TRUE(Convert(draft, folder / "d.gdn", target).ok());
+  EXPECT_THAT(
+      Convert(draft, folder / "e.gdn", folder / "d.gdn").status().message(),
+      HasSubstr("is a draft; a draft's target is needed"));
+
+  Checkpoint other = Checkpoint::Read(draft);
+  other.config["vocab_size"] = 600;
+  EXPECT_THAT(ErrorOf(other, target),
+              HasSubstr("vocab_size is 600, its target's is 512"));
+  other = Checkpoint::Read(draft);
+  other.config["dflash_config"]["target_layer_ids"] = {1, 3};
+  EXPECT_THAT(ErrorOf(other, target),
+              HasSubstr("fc.weight has shape [64, 192], but config.json asks "
+                        "for [64, 128]"));
+  other = Checkpoint::Read(draft);
+  other.config.erase("num_target_layers");
+  other.config["dflash_config"]["target_layer_ids"] = {1, 3, 8};
+  EXPECT_THAT(ErrorOf(other, target), HasSubstr("target_layers"));
+  other = Checkpoint::Read(draft);
+  other.Add("embed_tokens.weight", {1}, {0.0f});
+  EXPECT_THAT(ErrorOf(other, target), HasSubstr("embed_tokens.weight"));
+}
+
+TEST(ConvertTest, NeverWritesOverWhatItReads) {
+  const TempFolder folder;
+  folder.CopyFrom(Golden("tiny-qwen35"));
+  const std::string weights = folder / "model.safetensors";
+  const std::string before = ReadBytes(weights);
+  EXPECT_THAT(Convert(folder.path(), weights).status().message(),
+              HasSubstr("is read as"));
+  EXPECT_TRUE(ReadBytes(weights) == before);
+  ASSERT_TRUE(Convert(folder.path(), folder / "t.gdn").ok());
+  EXPECT_THAT(
+      Convert(Golden("tiny-qwen35-dflash"), folder / "t.gdn", folder / "t.gdn")
+          .status()
+          .message(),
+      HasSubstr("is read as"));
+  EXPECT_EQ(Open(folder / "t.gdn")->kind(), ModelKind::kTarget);
+}
+
+TEST(ConvertTest, ReadsTokenizerAndChatOfTheDefaultTarget) {
+  const TempFolder folder;
+  const std::string input = "examples/chat/model/target";
+  const auto summary = Convert(input, folder / "a.gdn");
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->parameters, 7906080);
+  const auto file = Open(folder / "a.gdn");
+  ASSERT_TRUE(file->tokenizer().has_value());
+  EXPECT_EQ(file->tokenizer()->vocab_size, 4096);
+  ASSERT_TRUE(file->chat().has_value());
+  EXPECT_THAT(file->stop_tokens(), ElementsAre(4092, 4090));
+
+  const TempFolder copy;
+  copy.CopyFrom(input);
+  Json settings = Json::parse(ReadBytes(copy / "tokenizer_config.json"));
+  settings["chat_template"] = "{{ messages[0].content }} and nothing else";
+  copy.Write("tokenizer_config.json", settings.dump());
+  EXPECT_THAT(Convert(copy.path(), folder / "b.gdn").status().message(),
+              HasSubstr("no_chat"));
+  ConvertOptions options;
+  options.input = copy.path();
+  options.output = folder / "b.gdn";
+  options.chat = false;
+  ASSERT_TRUE(ConvertCheckpoint(options).ok());
+  EXPECT_TRUE(Open(folder / "b.gdn")->tokenizer().has_value());
+  EXPECT_FALSE(Open(folder / "b.gdn")->chat().has_value());
+
+  Json config = Json::parse(ReadBytes(copy / "config.json"));
+  config["vocab_size"] = 4000;
+  config["eos_token_id"] = 1;
+  copy.Write("config.json", config.dump());
+  copy.Write("generation_config.json", "{}");
+  EXPECT_FALSE(ConvertCheckpoint(options).ok());
+}
+
+TEST(ConvertTest, ReportsProgressAndStopsWhenTold) {
+  const TempFolder folder;
+  ConvertOptions options;
+  options.input = Golden("tiny-qwen35");
+  options.output = folder.Write("a.gdn", "what was there before");
+  int64_t last = 0, all = 0;
+  const auto stop_in_the_middle = [&](absl::string_view, int64_t done,
+                                      int64_t total) {
+    EXPECT_GT(done, last);
+    last = done;
+    all = total;
+    return done < total / 2;
+  };
+  EXPECT_EQ(ConvertCheckpoint(options, stop_in_the_middle).status().code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_LT(last, all);
+  EXPECT_EQ(ReadBytes(options.output), "what was there before");
+  EXPECT_EQ(folder.FileCount(), 1u);
+
+  last = 0;
+  ASSERT_TRUE(ConvertCheckpoint(options, [&](absl::string_view, int64_t done,
+                                             int64_t total) {
+                last = done;
+                all = total;
+                return true;
+              }).ok());
+  EXPECT_EQ(last, all);
+  EXPECT_EQ(folder.FileCount(), 1u);
+  EXPECT_NE(Open(options.output), nullptr);
+}
+
+using ConvertDeathTest = ::testing::Test;
+
+TEST(ConvertDeathTest, KilledInTheMiddleLeavesTheOldFile) {
+  const TempFolder folder;
+  ConvertOptions options;
+  options.input = Golden("tiny-qwen35");
+  options.output = folder.Write("a.gdn", "what was there before");
+  EXPECT_EXIT(
+      {
+        const auto ignored = ConvertCheckpoint(
+            options, [](absl::string_view, int64_t done, int64_t total) {
+              if (done > total / 2) _exit(3);
+              return true;
+            });
+        _exit(4);
+      },
+      ::testing::ExitedWithCode(3), "");
+  EXPECT_EQ(ReadBytes(options.output), "what was there before");
+}
+
+TEST(ConvertDeathTest, FullDiskIsAnErrorAndLeavesNothing) {
+  const TempFolder folder;
+  const std::string output = folder / "a.gdn";
+  EXPECT_EXIT(
+      {
+        // A limit of the process stands for the disk's end.
+        std::signal(SIGXFSZ, SIG_IGN);
+        rlimit limit;
+        limit.rlim_cur = limit.rlim_max = 1 << 20;
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(5);
+        const auto summary = Convert(Golden("tiny-qwen35"), output);
+        _exit(!summary.ok() &&
+                      absl::StrContains(summary.status().message(), "a.gdn")
+                  ? 3
+                  : 4);
+      },
+      ::testing::ExitedWithCode(3), "");
+  EXPECT_EQ(folder.FileCount(), 0u);
+}
+
+TEST(ConvertTest, RefusesPlacesThatCannotBeWritten) {
+  const TempFolder folder;
+  const std::string input = Golden("tiny-qwen35");
+  EXPECT_EQ(Convert(input, folder / "none/a.gdn").status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_FALSE(Convert(input, folder.path()).ok());
+  EXPECT_FALSE(Convert(input, "/dev/full").ok());
+  EXPECT_FALSE(Convert(input, folder.Write("file", "") + "/a.gdn").ok());
+  EXPECT_FALSE(Convert(input, "").ok());
+  const std::string locked = folder / "locked";
+  std::filesystem::create_directory(locked);
+  std::filesystem::permissions(locked, std::filesystem::perms::owner_read);
+  if (access(locked.c_str(), W_OK) != 0) {  // The superuser may all the same.
+    EXPECT_EQ(Convert(input, locked + "/a.gdn").status().code(),
+              absl::StatusCode::kPermissionDenied);
+  }
+}
+
+TEST(ConvertTest, RefusesWhatIsNoCheckpoint) {
+  const TempFolder folder;
+  const std::string output = folder / "a.gdn";
+  EXPECT_EQ(Convert(folder / "none", output).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(Convert(folder.path(), output).status().code(),
+            absl::StatusCode::kNotFound);
+  folder.Write("config.json",
+               ReadBytes(Golden("tiny-qwen35") + "/config.json"));
+  EXPECT_THAT(Convert(folder.path(), output).status().message(),
+              HasSubstr("neither model.safetensors nor"));
+  folder.Write("model.safetensors", "");
+  EXPECT_THAT(Convert(folder.path(), output).status().message(),
+              HasSubstr("has 0 bytes"));
+  ConvertOptions options;
+  options.input = Golden("tiny-qwen35");
+  options.output = output;
+  options.weights = WeightType::kUnknown;
+  EXPECT_THAT(ConvertCheckpoint(options).status().message(), HasSubstr("f32"));
+}
+
+// A checkpoint cut anywhere, or with any byte of its header changed, is an
+// error or converts; nothing else happens.
+TEST(ConvertTest, SurvivesDamagedCheckpoints) {
+  const TempFolder folder;
+  folder.CopyFrom(Golden("tiny-qwen35-dflash"));
+  const TempFolder out;
+  ASSERT_TRUE(Convert(Golden("tiny-qwen35"), out / "t.gdn").ok());
+  const std::string bytes = ReadBytes(folder / "model.safetensors");
+  Random random(4);
+  for (int i = 0; i < 30; ++i) {
+    const int length = random.Int(0, static_cast<int>(bytes.size()) - 1);
+    folder.Write("model.safetensors", bytes.substr(0, length));
+    EXPECT_FALSE(Convert(folder.path(), out / "d.gdn", out / "t.gdn").ok())
+        << length;
+  }
+  int errors = 0;
+  for (int i = 0; i < 150; ++i) {
+    std::string flipped = bytes;
+    const int place = random.Int(0, 2600);
+    flipped[place] = static_cast<char>(flipped[place] ^ random.Int(1, 255));
+    folder.Write("model.safetensors", flipped);
+    if (!Convert(folder.path(), out / "d.gdn", out / "t.gdn").ok()) ++errors;
+  }
+  EXPECT_GT(errors, 120);
+}
+
+}  // namespace
+}  // namespace deltaedge
