@@ -34,7 +34,8 @@ bool Cancelled(const std::atomic<bool>* cancel) {
   return cancel != nullptr && cancel->load(std::memory_order_relaxed);
 }
 
-// Keys that a row at `position` sees (spec 3.4); the block ends before `end`.
+// Keys that a row at `position` sees (docs/models.md 2.3); the block ends
+// before `end`.
 KeyRange VisibleKeys(int32_t window, SlidingMask mask, int64_t position,
                      int64_t end) {
   if (window == 0) return {0, end};

@@ -23,10 +23,10 @@ namespace deltaedge {
 // Sizes of a draft's context for sequences of at most `capacity` tokens.
 KvShape DraftKvShape(const DraftConfig& config, int64_t capacity);
 
-// A DFlash block-diffusion draft (spec 3). Its past is not tokens but features
-// of the target: for every position that the target has processed, the outputs
-// of some target layers ("taps"), projected once and turned into keys and
-// values of every draft layer. One pass over [anchor, mask, mask, ...] then
+// A DFlash block-diffusion draft (docs/models.md 2). Its past is not tokens but
+// features of the target: for every position that the target has processed, the
+// outputs of some target layers ("taps"), projected once and turned into keys
+// and values of every draft layer. One pass over [anchor, mask, mask, ...] then
 // guesses all tokens of a block at once, with the target's embedding table and
 // output matrix.
 //
@@ -44,19 +44,19 @@ class DraftModel {
   DraftModel& operator=(const DraftModel&) = delete;
 
   // Writes context keys and values for positions position .. position+rows-1
-  // into `kv` (spec 3.3 A). taps: [rows, taps * H], as TargetPass::taps,
-  // with 64 readable bytes behind.
-  // Cancelled: some layers may be written; to be done again.
+  // into `kv` (docs/models.md 2.1). taps: [rows, taps * H], as
+  // TargetPass::taps, with 64 readable bytes behind. Cancelled: some layers may
+  // be written; to be done again.
   absl::Status Inject(const float* taps, int64_t position, int32_t rows,
                       int64_t capacity, KvStore* kv,
                       const std::atomic<bool>* cancel);
 
   // Guesses `drafts` tokens after `anchor`, which stands at `position`; context
-  // rows 0 .. position-1 must have been injected (spec 3.3 B). Overwrites rows
-  // position .. position+drafts of `kv`, which hold nothing yet; the context
-  // stays. 1 <= drafts < block_size, position + drafts < capacity.
-  // logits: null, or [drafts, vocab_size]. out: [drafts], the best guess of
-  // each row, lowest id on ties.
+  // rows 0 .. position-1 must have been injected (docs/models.md 2.2).
+  // Overwrites rows position .. position+drafts of `kv`, which hold nothing
+  // yet; the context stays. 1 <= drafts < block_size, position + drafts <
+  // capacity. logits: null, or [drafts, vocab_size]. out: [drafts], the best
+  // guess of each row, lowest id on ties.
   absl::Status Draft(TokenId anchor, int64_t position, int32_t drafts,
                      int64_t capacity, KvStore* kv,
                      const std::atomic<bool>* cancel, float* logits,

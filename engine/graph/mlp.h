@@ -25,7 +25,7 @@ struct MlpScratch {
   int64_t bytes() const;
 };
 
-// SwiGLU, down(silu(gate h) * (up h)) (spec 1.5). Thread-compatible.
+// SwiGLU, down(silu(gate h) * (up h)) (docs/models.md 1.5). Thread-compatible.
 class Mlp {
  public:
   static absl::StatusOr<Mlp> Create(const MlpWeights& weights,

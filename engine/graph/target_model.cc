@@ -27,7 +27,7 @@ namespace {
 static_assert(kMaxHeadDim <= kAttentionMaxHeadDim);
 static_assert(kMaxKeyDim <= kGdnMaxKeyDim);
 
-// The L2 norm of q and k has an epsilon of its own (spec 1.2).
+// The L2 norm of q and k has an epsilon of its own (docs/models.md 1.2).
 constexpr float kL2Epsilon = 1e-6f;
 
 struct GdnMixer {

@@ -45,9 +45,10 @@ struct TargetPass {
   const std::atomic<bool>* cancel = nullptr;
 };
 
-// A Gated DeltaNet hybrid decoder (spec 1): embeds tokens, runs them through
-// all layers, and scores what may follow. The weights, and the buffers of one
-// pass. Virtual for the sake of tests, which put a scripted model in its place.
+// A Gated DeltaNet hybrid decoder (docs/models.md 1): embeds tokens, runs them
+// through all layers, and scores what may follow. The weights, and the buffers
+// of one pass. Virtual for the sake of tests, which put a scripted model in its
+// place.
 //
 // Thread-compatible: one Run() or Head() at a time.
 class TargetModel {

@@ -31,8 +31,10 @@ inline constexpr int32_t kMaxBlockRows = 16;
 
 // The mixer of one decoder layer.
 enum class LayerKind {
-  kGatedDeltaNet,  // Linear attention with a recurrent state (spec 1.4).
-  kFullAttention,  // Gated soft-max attention with a KV cache (spec 1.3).
+  kGatedDeltaNet,  // Linear attention with a recurrent state
+                   // (docs/models.md 1.4).
+  kFullAttention,  // Gated soft-max attention with a KV cache
+                   // (docs/models.md 1.3).
 };
 
 // Sizes of the gated delta rule, the same in every such layer.
@@ -77,7 +79,7 @@ struct TargetConfig {
 
 // How far a sliding layer of a draft sees around a row at position p (W = the
 // window): kCausal keys p-W+1 .. p; kSymmetric keys p-W+1 .. p+W-1, as far as
-// the block goes (spec 3.4).
+// the block goes (docs/models.md 2.3).
 enum class SlidingMask { kCausal, kSymmetric };
 
 // One layer of a draft: sliding_window 0 sees everything, later block rows
@@ -86,8 +88,8 @@ struct DraftLayerConfig {
   int32_t sliding_window = 0;
 };
 
-// A DFlash draft model (spec 2.5). Embedding table and output matrix are its
-// target's.
+// A DFlash draft model (docs/models.md 2). Embedding table and output matrix
+// are its target's.
 struct DraftConfig {
   std::string name;
   int32_t vocab_size = 0;   // The target's.
@@ -102,7 +104,8 @@ struct DraftConfig {
   SlidingMask sliding_mask = SlidingMask::kCausal;
   std::vector<DraftLayerConfig> layers;
   // Target layers whose output the draft reads, 0-based: the residual stream
-  // after that layer (spec 3.2). In the order in which `fc` expects them.
+  // after that layer (docs/models.md 2.1). In the order in which `fc` expects
+  // them.
   std::vector<int32_t> target_layers;
   int32_t target_layer_count = 0;  // Layers of the target it was made for.
 };

@@ -23,9 +23,9 @@ struct Acceptance {
 
 // Walks the rows of a block (row 0 the anchor's, row i draft i's) and takes the
 // target's pick of each as long as it is the token that was drafted for the
-// next row (spec 3.6). `picks`: [1 + drafts.size()]. Every token that comes out
-// is the target's choice, so the drafts decide only how many there are.
-// Matching drafts after the first wrong one count for nothing.
+// next row (docs/speculation.md). `picks`: [1 + drafts.size()]. Every token
+// that comes out is the target's choice, so the drafts decide only how many
+// there are. Matching drafts after the first wrong one count for nothing.
 Acceptance AcceptDrafts(absl::Span<const ArgMax> picks,
                         absl::Span<const TokenId> drafts);
 

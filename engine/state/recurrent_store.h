@@ -34,7 +34,7 @@ struct RecurrentShape {
 };
 
 // What a block leaves behind so that any prefix of it can be folded into the
-// state later (spec 4.7): borrowed pointers into a RecurrentStore.
+// state later (docs/speculation.md): borrowed pointers into a RecurrentStore.
 struct JournalRows {
   float* k = nullptr;      // [T_max, Hk * Dk]
   float* u = nullptr;      // [T_max, Hv * Dv]

@@ -18,7 +18,7 @@ namespace deltaedge {
 // What happens to a tensor's values between a checkpoint and a model file.
 enum class TensorChange {
   kNone,
-  kAddOne,    // Norms that multiply by 1 + w (spec 1.2).
+  kAddOne,    // Norms that multiply by 1 + w (docs/models.md 1.2).
   kNegExp,    // A_log: -exp(w), computed in double.
   kConvTaps,  // [channels, 4] to [4, channels].
 };

@@ -285,7 +285,7 @@ TEST(HfConfigTest, SpreadsTapsThatAreNotListed) {
     json["num_target_layers"] = target_layers;
     return Draft(json).target_layers;
   };
-  // Published lists (spec 2.5), all of which follow the rule.
+  // Published lists, all of which follow the rule.
   EXPECT_THAT(taps(5, 32), ElementsAre(1, 8, 15, 22, 29));
   EXPECT_THAT(taps(8, 32), ElementsAre(1, 5, 9, 13, 17, 21, 25, 29));
   EXPECT_THAT(taps(5, 40), ElementsAre(1, 10, 19, 28, 37));
