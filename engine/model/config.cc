@@ -2,7 +2,6 @@
 
 #include "engine/model/config.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "engine/model/config.h"

@@ -8,16 +8,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "engine/model/config.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"

@@ -7,7 +7,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "engine/model/config.h"
 #include "engine/model/weights.h"
