@@ -2,8 +2,8 @@
 
 #include "tools/convert/tokenizer_json.h"
 
-#include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -79,197 +79,128 @@ TEST(TokenizerJson, MapsBytesAndMerges) {
   EXPECT_EQ(tables->pretokenizer, "\\s+");
 }
 
+// SmallFile() with one value set, or taken away if `value` is empty. `at` is a
+// JSON pointer.
+absl::StatusOr<TokenizerTables> ReadWith(const std::string& at,
+                                         const std::string& value) {
+  Json file = SmallFile();
+  const Json::json_pointer pointer(at);
+  if (value.empty()) {
+    file[pointer.parent_pointer()].erase(pointer.back());
+  } else {
+    file[pointer] = Json::parse(value);
+  }
+  return ParseTokenizerJson(file.dump(), "dir/tokenizer.json");
+}
+
 TEST(TokenizerJson, OtherSpellingsOfTheSame) {
-  const auto read = [](const std::function<void(Json*)>& change) {
-    Json file = SmallFile();
-    change(&file);
-    absl::StatusOr<TokenizerTables> tables =
-        ParseTokenizerJson(file.dump(), "t.json");
+  const auto read = [](const std::string& at, const std::string& value) {
+    absl::StatusOr<TokenizerTables> tables = ReadWith(at, value);
     EXPECT_TRUE(tables.ok()) << tables.status();
-    return tables.ok() ? *tables : TokenizerTables();
+    return tables.ok() ? *tables : TokenizerTables{};
   };
-  EXPECT_EQ(
-      read([](Json* f) {
-        (*f)["model"]["merges"] = Json::array({Json::array({"\xC4\xA0", "a"})});
-      })
-          .merges[0]
-          .result,
-      2);
-  EXPECT_FALSE(read([](Json* f) { (*f)["normalizer"] = nullptr; }).nfc);
-  EXPECT_FALSE(read([](Json* f) {
-                 (*f)["normalizer"] = {{"type", "Sequence"},
-                                       {"normalizers", Json::array()}};
-               }).nfc);
-  EXPECT_TRUE(read([](Json* f) {
-                (*f)["normalizer"] = {
-                    {"type", "Sequence"},
-                    {"normalizers", Json::array({{{"type", "NFC"}}})}};
-              }).nfc);
-  read([](Json* f) {
-    (*f)["post_processor"] = {{"type", "ByteLevel"},
-                              {"add_prefix_space", false},
-                              {"trim_offsets", false},
-                              {"use_regex", false}};
-  });
-  EXPECT_TRUE(read([](Json* f) {
-                (*f)["model"]["ignore_merges"] = true;
-              }).ignore_merges);
+  EXPECT_EQ(read("/model/merges", R"([["\u0120", "a"]])").merges[0].result, 2);
+  EXPECT_TRUE(read("/model/ignore_merges", "true").ignore_merges);
+  EXPECT_FALSE(read("/normalizer", "null").nfc);
+  EXPECT_FALSE(
+      read("/normalizer", R"({"type": "Sequence", "normalizers": []})").nfc);
+  EXPECT_TRUE(read("/normalizer",
+                   R"({"type": "Sequence", "normalizers": [{"type": "NFC"}]})")
+                  .nfc);
+  read("/post_processor",
+       R"({"type": "ByteLevel", "add_prefix_space": false,
+           "trim_offsets": false, "use_regex": false})");
   // A token that is in the vocabulary and added, too; a hole.
-  EXPECT_EQ(read([](Json* f) {
-              (*f)["model"]["vocab"]["<|x|>"] = 4;
-              (*f)["added_tokens"][0]["id"] = 4;
-            }).vocab_size,
-            5);
-  EXPECT_EQ(
-      read([](Json* f) { (*f)["added_tokens"][0]["id"] = 9; }).token_bytes[8],
-      "");
+  EXPECT_EQ(read("/model/vocab/<|x|>", "4").vocab_size, 5);
+  EXPECT_EQ(read("/added_tokens/0/id", "9").token_bytes[8], "");
 }
 
 TEST(TokenizerJson, RefusesByName) {
-  using Change = std::function<void(Json*)>;
+  constexpr char kNormalizers[] =
+      R"({"type": "Sequence", "normalizers": [{"type": "Lowercase"}]})";
+  constexpr char kTwice[] =
+      R"({"id": 4, "content": "<|x|>", "single_word": false, "lstrip": false,
+          "rstrip": false, "normalized": false, "special": true})";
   const struct {
-    const char* message;
-    Change change;
+    const char *message, *at, *value;
   } cases[] = {
-      {"model.type is \"WordPiece\"",
-       [](Json* f) { (*f)["model"]["type"] = "WordPiece"; }},
-      {"model.type is missing", [](Json* f) { (*f)["model"].erase("type"); }},
-      {"model is missing", [](Json* f) { f->erase("model"); }},
-      {"model.dropout is 0.1", [](Json* f) { (*f)["model"]["dropout"] = 0.1; }},
-      {"model.unk_token is \"<unk>\"",
-       [](Json* f) { (*f)["model"]["unk_token"] = "<unk>"; }},
+      {"model.type is \"WordPiece\"", "/model/type", "\"WordPiece\""},
+      {"model.type is missing", "/model/type", ""},
+      {"model is missing", "/model", ""},
+      {"model.dropout is 0.1", "/model/dropout", "0.1"},
+      {"model.unk_token is \"<unk>\"", "/model/unk_token", "\"<unk>\""},
       {"model.continuing_subword_prefix is \"##\"",
-       [](Json* f) { (*f)["model"]["continuing_subword_prefix"] = "##"; }},
-      {"model.end_of_word_suffix is \"</w>\"",
-       [](Json* f) { (*f)["model"]["end_of_word_suffix"] = "</w>"; }},
-      {"model.fuse_unk is true",
-       [](Json* f) { (*f)["model"]["fuse_unk"] = true; }},
-      {"model.byte_fallback is true",
-       [](Json* f) { (*f)["model"]["byte_fallback"] = true; }},
-      {"model.ignore_merges is 1",
-       [](Json* f) { (*f)["model"]["ignore_merges"] = 1; }},
-      {"model.novelty (true) is not a key",
-       [](Json* f) { (*f)["model"]["novelty"] = true; }},
-      {"novelty (1) is not a key", [](Json* f) { (*f)["novelty"] = 1; }},
-      {"model.vocab is an array",
-       [](Json* f) { (*f)["model"]["vocab"] = Json::array(); }},
-      {"model.vocab[\"a\"] is -1",
-       [](Json* f) { (*f)["model"]["vocab"]["a"] = -1; }},
-      {"model.vocab[\"a\"] is 1.5",
-       [](Json* f) { (*f)["model"]["vocab"]["a"] = 1.5; }},
-      {"model.vocab[\"a\"] is 18446744073709551615",
-       [](Json* f) { (*f)["model"]["vocab"]["a"] = 18446744073709551615ull; }},
-      {"model.vocab[\"a\"] is 16777216",
-       [](Json* f) { (*f)["model"]["vocab"]["a"] = 1 << 24; }},
-      {"the id of another token",
-       [](Json* f) { (*f)["model"]["vocab"]["\xC4\xA0"] = 0; }},
-      {"is not written in the byte alphabet",
-       [](Json* f) { (*f)["model"]["vocab"]["b c"] = 3; }},
-      {"is not written in the byte alphabet",
-       [](Json* f) { (*f)["model"]["vocab"]["\xE4\xB8\xAD"] = 7; }},
-      {"is not written in the byte alphabet",
-       [](Json* f) { (*f)["model"]["vocab"][""] = 7; }},
-      {"model.merges is null",
-       [](Json* f) { (*f)["model"]["merges"] = nullptr; }},
-      {"model.merges[0] is \"a\"",
-       [](Json* f) { (*f)["model"]["merges"] = {"a"}; }},
-      {"model.merges[0] is \"a b c\"",
-       [](Json* f) { (*f)["model"]["merges"] = {"a b c"}; }},
-      {"model.merges[0] is an array of 3",
-       [](Json* f) {
-         (*f)["model"]["merges"] = Json::array({{"a", "b", "c"}});
-       }},
-      {"model.merges[0]: \"b\" is not in model.vocab",
-       [](Json* f) { (*f)["model"]["merges"] = {"a b"}; }},
-      {"model.merges[0]: \"aa\" is not in model.vocab",
-       [](Json* f) { (*f)["model"]["merges"] = {"a a"}; }},
-      {"normalizer.type is \"NFKC\"",
-       [](Json* f) { (*f)["normalizer"]["type"] = "NFKC"; }},
-      {"normalizer.normalizers[0].type is \"Lowercase\"",
-       [](Json* f) {
-         (*f)["normalizer"] = {
-             {"type", "Sequence"},
-             {"normalizers", Json::array({{{"type", "Lowercase"}}})}};
-       }},
-      {"pre_tokenizer is null",
-       [](Json* f) { (*f)["pre_tokenizer"] = nullptr; }},
-      {"pre_tokenizer.type is \"Whitespace\"",
-       [](Json* f) {
-         (*f)["pre_tokenizer"] = {{"type", "Whitespace"}};
-       }},
+       "/model/continuing_subword_prefix", "\"##\""},
+      {"model.end_of_word_suffix is \"</w>\"", "/model/end_of_word_suffix",
+       "\"</w>\""},
+      {"model.fuse_unk is true", "/model/fuse_unk", "true"},
+      {"model.byte_fallback is true", "/model/byte_fallback", "true"},
+      {"model.ignore_merges is 1", "/model/ignore_merges", "1"},
+      {"model.novelty (true) is not a key", "/model/novelty", "true"},
+      {"novelty (1) is not a key", "/novelty", "1"},
+      {"model.vocab is an array", "/model/vocab", "[]"},
+      {"model.vocab[\"a\"] is -1", "/model/vocab/a", "-1"},
+      {"model.vocab[\"a\"] is 1.5", "/model/vocab/a", "1.5"},
+      {"model.vocab[\"a\"] is 18446744073709551615", "/model/vocab/a",
+       "18446744073709551615"},
+      {"model.vocab[\"a\"] is 16777216", "/model/vocab/a", "16777216"},
+      {"the id of another token", "/model/vocab/\xC4\xA0", "0"},
+      {"is not written in the byte alphabet", "/model/vocab/b c", "3"},
+      {"is not written in the byte alphabet", "/model/vocab/\xE4\xB8\xAD", "7"},
+      {"is not written in the byte alphabet", "/model/vocab/", "7"},
+      {"model.merges is null", "/model/merges", "null"},
+      {"model.merges[0] is \"a\"", "/model/merges", "[\"a\"]"},
+      {"model.merges[0] is \"a b c\"", "/model/merges", "[\"a b c\"]"},
+      {"model.merges[0] is an array of 3", "/model/merges",
+       "[[\"a\", \"b\", \"c\"]]"},
+      {"model.merges[0]: \"b\" is not in model.vocab", "/model/merges",
+       "[\"a b\"]"},
+      {"model.merges[0]: \"aa\" is not in model.vocab", "/model/merges",
+       "[\"a a\"]"},
+      {"normalizer.type is \"NFKC\"", "/normalizer/type", "\"NFKC\""},
+      {"normalizer.normalizers[0].type is \"Lowercase\"", "/normalizer",
+       kNormalizers},
+      {"pre_tokenizer is null", "/pre_tokenizer", "null"},
+      {"pre_tokenizer.type is \"Whitespace\"", "/pre_tokenizer",
+       "{\"type\": \"Whitespace\"}"},
       {"pre_tokenizer.pretokenizers is an array of 1",
-       [](Json* f) { (*f)["pre_tokenizer"]["pretokenizers"].erase(1); }},
+       "/pre_tokenizer/pretokenizers", "[7]"},
       {"pre_tokenizer.pretokenizers[0].behavior is \"Removed\"",
-       [](Json* f) {
-         (*f)["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
-       }},
+       "/pre_tokenizer/pretokenizers/0/behavior", "\"Removed\""},
       {"pre_tokenizer.pretokenizers[0].invert is true",
-       [](Json* f) {
-         (*f)["pre_tokenizer"]["pretokenizers"][0]["invert"] = true;
-       }},
+       "/pre_tokenizer/pretokenizers/0/invert", "true"},
       {"pre_tokenizer.pretokenizers[0].pattern.String (\" \") is not a key",
-       [](Json* f) {
-         (*f)["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {
-             {"String", " "}};
-       }},
+       "/pre_tokenizer/pretokenizers/0/pattern", "{\"String\": \" \"}"},
       {"pre_tokenizer.pretokenizers[0].type is \"Digits\"",
-       [](Json* f) {
-         (*f)["pre_tokenizer"]["pretokenizers"][0]["type"] = "Digits";
-       }},
+       "/pre_tokenizer/pretokenizers/0/type", "\"Digits\""},
       {"pre_tokenizer.pretokenizers[1].add_prefix_space is true",
-       [](Json* f) {
-         (*f)["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true;
-       }},
+       "/pre_tokenizer/pretokenizers/1/add_prefix_space", "true"},
       {"pre_tokenizer.pretokenizers[1].use_regex is true",
-       [](Json* f) {
-         (*f)["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = true;
-       }},
+       "/pre_tokenizer/pretokenizers/1/use_regex", "true"},
       {"pre_tokenizer.pretokenizers[1].use_regex is missing",
-       [](Json* f) {
-         (*f)["pre_tokenizer"]["pretokenizers"][1].erase("use_regex");
-       }},
-      {"post_processor.type is \"TemplateProcessing\"",
-       [](Json* f) {
-         (*f)["post_processor"] = {{"type", "TemplateProcessing"}};
-       }},
-      {"decoder.type is \"Metaspace\"",
-       [](Json* f) { (*f)["decoder"]["type"] = "Metaspace"; }},
-      {"decoder is null", [](Json* f) { (*f)["decoder"] = nullptr; }},
-      {"truncation is an object",
-       [](Json* f) {
-         (*f)["truncation"] = {{"max_length", 5}};
-       }},
-      {"padding is an object",
-       [](Json* f) {
-         (*f)["padding"] = {{"pad_id", 5}};
-       }},
-      {"version is \"2.0\"", [](Json* f) { (*f)["version"] = "2.0"; }},
-      {"added_tokens is an object",
-       [](Json* f) { (*f)["added_tokens"] = Json::object(); }},
-      {"added_tokens[0].lstrip is true",
-       [](Json* f) { (*f)["added_tokens"][0]["lstrip"] = true; }},
-      {"added_tokens[0].rstrip is true",
-       [](Json* f) { (*f)["added_tokens"][0]["rstrip"] = true; }},
-      {"added_tokens[0].single_word is true",
-       [](Json* f) { (*f)["added_tokens"][0]["single_word"] = true; }},
-      {"added_tokens[0].special is missing",
-       [](Json* f) { (*f)["added_tokens"][0].erase("special"); }},
-      {"added_tokens[0].content is \"\"",
-       [](Json* f) { (*f)["added_tokens"][0]["content"] = ""; }},
-      {"added_tokens[0].id is \"4\"",
-       [](Json* f) { (*f)["added_tokens"][0]["id"] = "4"; }},
-      {"added_tokens[0]: \"<|x|>\" with id 2 clashes",
-       [](Json* f) { (*f)["added_tokens"][0]["id"] = 2; }},
-      {"added_tokens[1]: \"<|x|>\" with id 4 clashes",
-       [](Json* f) {
-         (*f)["added_tokens"].push_back((*f)["added_tokens"][0]);
-       }},
+       "/pre_tokenizer/pretokenizers/1/use_regex", ""},
+      {"post_processor.type is \"TemplateProcessing\"", "/post_processor",
+       "{\"type\": \"TemplateProcessing\"}"},
+      {"decoder.type is \"Metaspace\"", "/decoder/type", "\"Metaspace\""},
+      {"decoder is null", "/decoder", "null"},
+      {"truncation is an object", "/truncation", "{\"max_length\": 5}"},
+      {"padding is an object", "/padding", "{\"pad_id\": 5}"},
+      {"version is \"2.0\"", "/version", "\"2.0\""},
+      {"added_tokens is an object", "/added_tokens", "{}"},
+      {"added_tokens[0].lstrip is true", "/added_tokens/0/lstrip", "true"},
+      {"added_tokens[0].rstrip is true", "/added_tokens/0/rstrip", "true"},
+      {"added_tokens[0].single_word is true", "/added_tokens/0/single_word",
+       "true"},
+      {"added_tokens[0].special is missing", "/added_tokens/0/special", ""},
+      {"added_tokens[0].content is \"\"", "/added_tokens/0/content", "\"\""},
+      {"added_tokens[0].id is \"4\"", "/added_tokens/0/id", "\"4\""},
+      {"added_tokens[0]: \"<|x|>\" with id 2 clashes", "/added_tokens/0/id",
+       "2"},
+      {"added_tokens[1]: \"<|x|>\" with id 4 clashes", "/added_tokens/1",
+       kTwice},
   };
   for (const auto& c : cases) {
-    Json file = SmallFile();
-    c.change(&file);
-    const absl::Status status =
-        ParseTokenizerJson(file.dump(), "dir/tokenizer.json").status();
+    const absl::Status status = ReadWith(c.at, c.value).status();
     EXPECT_FALSE(status.ok()) << c.message;
     EXPECT_THAT(status.message(), StartsWith("dir/tokenizer.json: "));
     EXPECT_THAT(status.message(), HasSubstr(c.message));
