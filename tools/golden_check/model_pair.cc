@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/golden_check/model_pair.h"
+
+#include <stdlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
+#include "tools/convert/convert.h"
+
+namespace deltaedge {
+
+namespace {
+
+bool IsFolder(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+absl::StatusOr<std::string> MakeTemporaryFolder() {
+  std::error_code error;
+  const std::filesystem::path parent =
+      std::filesystem::temp_directory_path(error);
+  if (error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no folder for temporary files: ", error.message()));
+  }
+  std::string folder = (parent / "golden_check.XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder, ": ", std::strerror(errno)));
+  }
+  return folder;
+}
+
+// The model file for `path`: itself, or what it converts to in `folder`.
+absl::StatusOr<std::string> ModelFileFor(const std::string& path,
+                                         const std::string& target,
+                                         const std::string& name,
+                                         const std::string& folder) {
+  if (!IsFolder(path)) return path;
+  ConvertOptions options;
+  options.input = path;
+  options.output = absl::StrCat(folder, "/", name, ".gdn");
+  options.target = target;
+  DELTAEDGE_RETURN_IF_ERROR(ConvertCheckpoint(options).status());
+  return options.output;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelPair>> ModelPair::Load(
+    const std::string& target, const std::string& draft) {
+  std::unique_ptr<ModelPair> pair(new ModelPair);
+  if (IsFolder(target) || IsFolder(draft)) {
+    DELTAEDGE_ASSIGN_OR_RETURN(pair->folder_, MakeTemporaryFolder());
+  }
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const std::string target_file,
+      ModelFileFor(target, /*target=*/"", "target", pair->folder_));
+  DELTAEDGE_ASSIGN_OR_RETURN(pair->target_, ModelFile::Open(target_file));
+  if (pair->target_->kind() != ModelKind::kTarget) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(target, " is a draft; --model takes a target"));
+  }
+  if (draft.empty()) return pair;
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const std::string draft_file,
+      ModelFileFor(draft, target_file, "draft", pair->folder_));
+  DELTAEDGE_ASSIGN_OR_RETURN(pair->draft_, ModelFile::Open(draft_file));
+  DELTAEDGE_RETURN_IF_ERROR(CheckPair(*pair->target_, *pair->draft_));
+  return pair;
+}
+
+ModelPair::~ModelPair() {
+  target_.reset();
+  draft_.reset();
+  std::error_code error;
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
+}
+
+}  // namespace deltaedge
