@@ -222,6 +222,12 @@ def deltaedge_dependencies():
                 sha256 = "8d28d7f2c3b970c3a4bf3776bcbb5adfc923183ce74bc8df1ebaad8c1985bd07",
                 strip_prefix = "pcre2-10.46",
             ),
+            pin(
+                version = "10.42",
+                format = "tar.gz",
+                sha256 = "c33b418e3b936ee3153de2c61cc638e7e4fe3156022a5c77d0711bcbb9d64f1f",
+                strip_prefix = "pcre2-10.42",
+            ),
         ],
     )
     _maybe(
@@ -235,6 +241,12 @@ def deltaedge_dependencies():
                 format = "tar.gz",
                 sha256 = "a0a60a79fe6f6d54e7d411facbfcc867a6e198608f2cd992490e46f04b1bcecc",
                 strip_prefix = "utf8proc-2.8.0",
+            ),
+            pin(
+                version = "2.11.3",
+                format = "tar.gz",
+                sha256 = "abfed50b6d4da51345713661370290f4f4747263ee73dc90356299dfc7990c78",
+                strip_prefix = "utf8proc-2.11.3",
             ),
         ],
     )
@@ -253,6 +265,12 @@ def deltaedge_dependencies():
                 sha256 = "0d8ef5af7f9794e3263480193c491549b2ba6cc74bb018906202ada498a79406",
                 strip_prefix = "json-3.11.3",
             ),
+            pin(
+                version = "3.11.2",
+                format = "tar.gz",
+                sha256 = "d69f9deb6a75e2580465c6c4c5111b89c4dc2fa94e3a85fcd2ffcd9a143d9273",
+                strip_prefix = "json-3.11.2",
+            ),
         ],
     )
     _maybe(
@@ -270,6 +288,12 @@ def deltaedge_dependencies():
                 format = "tar.gz",
                 sha256 = "2f54382b5d13d6cd0be2afc524f1e510d37f8ba78c2d439c5bea64ef37e30d01",
                 strip_prefix = "googletest-1.16.0",
+            ),
+            pin(
+                version = "1.12.1",
+                format = "tar.gz",
+                sha256 = "81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2",
+                strip_prefix = "googletest-release-1.12.1",
             ),
         ],
     )
