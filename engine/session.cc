@@ -257,12 +257,12 @@ class Session::Impl {
   }
 
   // The state goes back to where the last delivered token left it; what was
-  // verified beyond that is forgotten.
+  // verified beyond that is forgotten. Does nothing a second time: Keep() is
+  // absolute, so it must hear one number for a block.
   void KeepDelivered() {
-    if (state_.cursor.has_block()) {
-      // Cannot fail: the block has at least as many rows as tokens came of it.
-      state_.cursor.Keep(static_cast<int32_t>(taken_)).IgnoreError();
-    }
+    if (step_.tokens.empty()) return;
+    // Cannot fail: the block has at least as many rows as tokens came of it.
+    state_.cursor.Keep(static_cast<int32_t>(taken_)).IgnoreError();
     stats_.discarded += step_.tokens.size() - taken_;
     step_.tokens.clear();
     taken_ = 0;

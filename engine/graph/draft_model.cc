@@ -9,6 +9,7 @@
 
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/status_macros.h"
+#include "engine/graph/launch.h"
 #include "engine/graph/mlp.h"
 #include "engine/ops/linear.h"
 #include "kernels/act/act.h"
@@ -132,9 +133,11 @@ class DraftModel::Impl {
     while (rows > 0) {
       const int32_t chunk = std::min(rows, max_rows_);
       if (Cancelled(cancel)) return absl::CancelledError("cancelled");
-      DELTAEDGE_RETURN_IF_ERROR(fc_->Run(taps, chunk, context_.data(), pool_));
+      DELTAEDGE_RETURN_IF_ERROR(
+          fc_->Run(taps, chunk, context_.data(), PoolFor(*fc_, chunk, pool_)));
       RmsNorm(chunk, hidden, context_.data(), hidden, weights_.hidden_norm,
-              config_.rms_norm_eps, context_.data(), hidden, pool_);
+              config_.rms_norm_eps, context_.data(), hidden,
+              Pool(int64_t{chunk} * hidden));
       if (trace_ != nullptr) {
         trace_->context.insert(trace_->context.end(), context_.data(),
                                context_.data() + int64_t{chunk} * hidden);
@@ -171,14 +174,17 @@ class DraftModel::Impl {
       Layer& layer = layers_[i];
       const AttentionWeights& w = layer.weights->attention;
       RmsNorm(rows, hidden, x, hidden, layer.weights->input_norm,
-              config_.rms_norm_eps, h_.data(), hidden, pool_);
-      DELTAEDGE_RETURN_IF_ERROR(
-          layer.q->Run(h_.data(), rows, q_.data(), pool_));
+              config_.rms_norm_eps, h_.data(), hidden,
+              Pool(int64_t{rows} * hidden));
+      DELTAEDGE_RETURN_IF_ERROR(layer.q->Run(h_.data(), rows, q_.data(),
+                                             PoolFor(*layer.q, rows, pool_)));
       RmsNormHeads(rows, attention.query_heads, dim, q_.data(),
                    attention.queries(), dim, w.q_norm, config_.rms_norm_eps,
-                   q_.data(), attention.queries(), dim, pool_);
+                   q_.data(), attention.queries(), dim,
+                   Pool(int64_t{rows} * attention.queries()));
       RopeApply(rows, attention.query_heads, attention.rotary_dim, q_.data(),
-                attention.queries(), dim, cos_.data(), sin_.data(), pool_);
+                attention.queries(), dim, cos_.data(), sin_.data(),
+                Pool(int64_t{rows} * attention.queries()));
       DELTAEDGE_RETURN_IF_ERROR(WriteKeys(static_cast<int32_t>(i), h_.data(),
                                           position, rows, capacity, kv));
       for (int32_t t = 0; t < rows; ++t) {
@@ -196,21 +202,25 @@ class DraftModel::Impl {
       block.scale = static_cast<float>(1.0 / std::sqrt(double{1} * dim));
       block.out = mixed_.data();
       block.out_row_stride = attention.queries();
-      AttentionForward(block, pool_);
-      DELTAEDGE_RETURN_IF_ERROR(
-          layer.out->Run(mixed_.data(), rows, y_.data(), pool_));
-      AddRows(rows, hidden, x, hidden, y_.data(), hidden, pool_);
+      AttentionForward(block,
+                       Pool(rows * (position + rows) * attention.queries()));
+      DELTAEDGE_RETURN_IF_ERROR(layer.out->Run(
+          mixed_.data(), rows, y_.data(), PoolFor(*layer.out, rows, pool_)));
+      AddRows(rows, hidden, x, hidden, y_.data(), hidden,
+              Pool(int64_t{rows} * hidden));
       RmsNorm(rows, hidden, x, hidden, layer.weights->post_norm,
-              config_.rms_norm_eps, h_.data(), hidden, pool_);
+              config_.rms_norm_eps, h_.data(), hidden,
+              Pool(int64_t{rows} * hidden));
       DELTAEDGE_RETURN_IF_ERROR(
           layer.mlp->Run(h_.data(), rows, &mlp_, y_.data(), pool_));
-      AddRows(rows, hidden, x, hidden, y_.data(), hidden, pool_);
+      AddRows(rows, hidden, x, hidden, y_.data(), hidden,
+              Pool(int64_t{rows} * hidden));
       if (trace_ != nullptr) {
         trace_->hidden.emplace_back(x, x + int64_t{rows} * hidden);
       }
     }
     RmsNorm(rows, hidden, x, hidden, weights_.final_norm, config_.rms_norm_eps,
-            h_.data(), hidden, pool_);
+            h_.data(), hidden, Pool(int64_t{rows} * hidden));
     if (trace_ != nullptr) {
       trace_->final_hidden.assign(h_.data(),
                                   h_.data() + int64_t{rows} * hidden);
@@ -220,7 +230,7 @@ class DraftModel::Impl {
     DELTAEDGE_RETURN_IF_ERROR(
         target_->Head(h_.data() + hidden, drafts, scores));
     ArgMaxRows(drafts, config_.vocab_size, scores, config_.vocab_size,
-               best_.data(), pool_);
+               best_.data(), Pool(int64_t{drafts} * config_.vocab_size));
     for (int32_t t = 0; t < drafts; ++t) out[t] = best_[t].index;
     return absl::OkStatus();
   }
@@ -236,6 +246,10 @@ class DraftModel::Impl {
             config_.attention.head_dim, capacity};
   }
 
+  pthreadpool_t Pool(int64_t elements) const {
+    return PoolFor(elements, pool_);
+  }
+
   void RopeRows(int64_t position, int32_t rows) {
     RopeTable(position, rows, config_.attention.rotary_dim,
               config_.attention.rope_theta, cos_.data(), sin_.data());
@@ -246,13 +260,15 @@ class DraftModel::Impl {
     Layer& layer = layers_[index];
     const AttentionConfig& attention = config_.attention;
     const int64_t width = layer.kv->out_features();
-    DELTAEDGE_RETURN_IF_ERROR(layer.kv->Run(x, rows, kv_.data(), pool_));
+    DELTAEDGE_RETURN_IF_ERROR(
+        layer.kv->Run(x, rows, kv_.data(), PoolFor(*layer.kv, rows, pool_)));
     RmsNormHeads(rows, attention.kv_heads, attention.head_dim, kv_.data(),
                  width, attention.head_dim, layer.weights->attention.k_norm,
                  config_.rms_norm_eps, kv_.data(), width, attention.head_dim,
-                 pool_);
+                 Pool(int64_t{rows} * attention.keys()));
     RopeApply(rows, attention.kv_heads, attention.rotary_dim, kv_.data(), width,
-              attention.head_dim, cos_.data(), sin_.data(), pool_);
+              attention.head_dim, cos_.data(), sin_.data(),
+              Pool(int64_t{rows} * attention.keys()));
     KvWrite(View(index, capacity, kv), position, rows, kv_.data(), width,
             kv_.data() + attention.keys(), width);
     return absl::OkStatus();

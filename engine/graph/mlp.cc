@@ -3,6 +3,7 @@
 #include "engine/graph/mlp.h"
 
 #include "engine/base/status_macros.h"
+#include "engine/graph/launch.h"
 #include "kernels/act/act.h"
 
 namespace deltaedge {
@@ -39,10 +40,11 @@ absl::Status Mlp::Run(const float* h, int32_t rows, MlpScratch* scratch,
                       float* y, pthreadpool_t pool) {
   const int32_t width = down_->in_features();
   float* gate_up = scratch->gate_up.data();
-  DELTAEDGE_RETURN_IF_ERROR(gate_up_->Run(h, rows, gate_up, pool));
+  DELTAEDGE_RETURN_IF_ERROR(
+      gate_up_->Run(h, rows, gate_up, PoolFor(*gate_up_, rows, pool)));
   SwiGlu(rows, width, gate_up, 2 * width, gate_up + width, 2 * width,
-         scratch->act.data(), width, pool);
-  return down_->Run(scratch->act.data(), rows, y, pool);
+         scratch->act.data(), width, PoolFor(int64_t{rows} * width, pool));
+  return down_->Run(scratch->act.data(), rows, y, PoolFor(*down_, rows, pool));
 }
 
 }  // namespace deltaedge

@@ -9,6 +9,7 @@
 
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/status_macros.h"
+#include "engine/graph/launch.h"
 #include "engine/graph/mlp.h"
 #include "engine/ops/embedding.h"
 #include "kernels/act/act.h"
@@ -187,18 +188,22 @@ class TargetModelImpl : public TargetModel {
         return absl::CancelledError("cancelled");
       }
       RmsNorm(rows, hidden, x, hidden, layer.weights->input_norm,
-              config_.rms_norm_eps, act_.h.data(), hidden, pool_);
+              config_.rms_norm_eps, act_.h.data(), hidden,
+              Pool(int64_t{rows} * hidden));
       if (layer.gdn.in != nullptr) {
         DELTAEDGE_RETURN_IF_ERROR(RunGdn(pass, layer));
       } else {
         DELTAEDGE_RETURN_IF_ERROR(RunAttention(pass, layer));
       }
-      AddRows(rows, hidden, x, hidden, act_.y.data(), hidden, pool_);
+      AddRows(rows, hidden, x, hidden, act_.y.data(), hidden,
+              Pool(int64_t{rows} * hidden));
       RmsNorm(rows, hidden, x, hidden, layer.weights->post_norm,
-              config_.rms_norm_eps, act_.h.data(), hidden, pool_);
+              config_.rms_norm_eps, act_.h.data(), hidden,
+              Pool(int64_t{rows} * hidden));
       DELTAEDGE_RETURN_IF_ERROR(
           layer.mlp->Run(act_.h.data(), rows, &act_.mlp, act_.y.data(), pool_));
-      AddRows(rows, hidden, x, hidden, act_.y.data(), hidden, pool_);
+      AddRows(rows, hidden, x, hidden, act_.y.data(), hidden,
+              Pool(int64_t{rows} * hidden));
       if (pass.taps != nullptr && layer.tap >= 0) {
         for (int32_t t = 0; t < rows; ++t) {
           std::memcpy(pass.taps + (int64_t{t} * taps_ + layer.tap) * hidden,
@@ -210,7 +215,7 @@ class TargetModelImpl : public TargetModel {
       return absl::OkStatus();
     }
     RmsNorm(rows, hidden, x, hidden, weights_.final_norm, config_.rms_norm_eps,
-            act_.h.data(), hidden, pool_);
+            act_.h.data(), hidden, Pool(int64_t{rows} * hidden));
     if (pass.final_hidden != nullptr) {
       std::memcpy(pass.final_hidden, act_.h.data(),
                   int64_t{rows} * hidden * sizeof(float));
@@ -220,7 +225,7 @@ class TargetModelImpl : public TargetModel {
   }
 
   absl::Status Head(const float* x, int32_t rows, float* logits) override {
-    return head_->Run(x, rows, logits, pool_);
+    return Multiply(*head_, x, rows, logits);
   }
 
   void Embed(absl::Span<const TokenId> tokens, float* x) const override {
@@ -245,7 +250,7 @@ class TargetModelImpl : public TargetModel {
 
     float* projected = act_.projected.data();
     DELTAEDGE_RETURN_IF_ERROR(
-        layer.gdn.in->Run(act_.h.data(), rows, projected, pool_));
+        Multiply(*layer.gdn.in, act_.h.data(), rows, projected));
     const float* z = projected + channels;
     const float* b = z + gdn.values();
     const float* a = b + gdn.value_heads;
@@ -261,7 +266,7 @@ class TargetModelImpl : public TargetModel {
     conv.weight = w.conv;
     conv.out = act_.convolved.data();
     conv.out_stride = channels;
-    Conv1dSiluForward(conv, pool_);
+    Conv1dSiluForward(conv, Pool(rows * channels));
     if (pass.spare == nullptr) {
       store.WriteColumns(index, pass.plan.position, rows, projected, width);
     } else {
@@ -279,9 +284,10 @@ class TargetModelImpl : public TargetModel {
     L2NormHeads(rows, gdn.key_heads, gdn.key_dim, q, channels, gdn.key_dim,
                 kL2Epsilon,
                 static_cast<float>(1.0 / std::sqrt(double{1} * gdn.key_dim)), q,
-                channels, gdn.key_dim, pool_);
+                channels, gdn.key_dim, Pool(int64_t{rows} * gdn.keys()));
     L2NormHeads(rows, gdn.key_heads, gdn.key_dim, k, channels, gdn.key_dim,
-                kL2Epsilon, 1.0f, k, channels, gdn.key_dim, pool_);
+                kL2Epsilon, 1.0f, k, channels, gdn.key_dim,
+                Pool(int64_t{rows} * gdn.keys()));
     GdnGatesForward(rows, gdn.value_heads, a, width, b, width, w.neg_exp_a,
                     w.dt_bias, act_.log_decay.data(), act_.beta.data());
 
@@ -309,15 +315,16 @@ class TargetModelImpl : public TargetModel {
     block.sequence = &sequence;
     block.out = act_.mixed.data();
     block.out_stride = gdn.values();
-    GdnForward(block, pool_);
+    GdnForward(block, Pool(int64_t{rows + sequence.fold_rows} * gdn.values() *
+                           gdn.key_dim));
     if (pass.spare == nullptr) cursor.FoldDone(index);
 
     float* mixed = act_.mixed.data();
     GatedRmsNormHeads(rows, gdn.value_heads, gdn.value_dim, mixed, gdn.values(),
                       gdn.value_dim, z, width, gdn.value_dim, w.norm,
                       config_.rms_norm_eps, mixed, gdn.values(), gdn.value_dim,
-                      pool_);
-    return layer.gdn.out->Run(mixed, rows, act_.y.data(), pool_);
+                      Pool(int64_t{rows} * gdn.values()));
+    return Multiply(*layer.gdn.out, mixed, rows, act_.y.data());
   }
 
   absl::Status RunAttention(const TargetPass& pass, Layer& layer) {
@@ -329,18 +336,23 @@ class TargetModelImpl : public TargetModel {
 
     float* projected = act_.projected.data();
     DELTAEDGE_RETURN_IF_ERROR(
-        layer.attention.in->Run(act_.h.data(), rows, projected, pool_));
+        Multiply(*layer.attention.in, act_.h.data(), rows, projected));
     float* q = projected;  // [rows, Hq, 2, D]: query, gate
     float* k = projected + 2 * attention.queries();
     const float* v = k + attention.keys();
     RmsNormHeads(rows, attention.query_heads, dim, q, width, 2 * dim, w.q_norm,
-                 config_.rms_norm_eps, q, width, 2 * dim, pool_);
+                 config_.rms_norm_eps, q, width, 2 * dim,
+                 Pool(int64_t{rows} * attention.queries()));
     RmsNormHeads(rows, attention.kv_heads, dim, k, width, dim, w.k_norm,
-                 config_.rms_norm_eps, k, width, dim, pool_);
-    RopeApply(rows, attention.query_heads, attention.rotary_dim, q, width,
-              2 * dim, act_.cos.data(), act_.sin.data(), pool_);
+                 config_.rms_norm_eps, k, width, dim,
+                 Pool(int64_t{rows} * attention.keys()));
+    RopeApply(
+        rows, attention.query_heads, attention.rotary_dim, q, width, 2 * dim,
+        act_.cos.data(), act_.sin.data(),
+        Pool(int64_t{rows} * attention.query_heads * attention.rotary_dim));
     RopeApply(rows, attention.kv_heads, attention.rotary_dim, k, width, dim,
-              act_.cos.data(), act_.sin.data(), pool_);
+              act_.cos.data(), act_.sin.data(),
+              Pool(int64_t{rows} * attention.kv_heads * attention.rotary_dim));
 
     KvStore& store = pass.sequence->kv;
     const KvView kv = {store.keys(layer.attention.index),
@@ -358,11 +370,22 @@ class TargetModelImpl : public TargetModel {
     block.scale = static_cast<float>(1.0 / std::sqrt(double{1} * dim));
     block.out = act_.mixed.data();
     block.out_row_stride = attention.queries();
-    AttentionForward(block, pool_);
+    AttentionForward(
+        block, Pool(rows * (pass.plan.position + rows) * attention.queries()));
     SigmoidGateHeads(rows, attention.query_heads, dim, act_.mixed.data(),
-                     attention.queries(), dim, q + dim, width, 2 * dim, pool_);
-    return layer.attention.out->Run(act_.mixed.data(), rows, act_.y.data(),
-                                    pool_);
+                     attention.queries(), dim, q + dim, width, 2 * dim,
+                     Pool(int64_t{rows} * attention.queries()));
+    return Multiply(*layer.attention.out, act_.mixed.data(), rows,
+                    act_.y.data());
+  }
+
+  pthreadpool_t Pool(int64_t elements) const {
+    return PoolFor(elements, pool_);
+  }
+
+  absl::Status Multiply(Linear& linear, const float* x, int32_t rows,
+                        float* y) {
+    return linear.Run(x, rows, y, PoolFor(linear, rows, pool_));
   }
 
   const TargetConfig config_;
