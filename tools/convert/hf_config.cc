@@ -106,6 +106,7 @@ void IgnoreCommonKeys(JsonSection* section) {
       "transformers.js_config",
       "transformers_version",
       "unsloth_fixed",
+      "unsloth_fixed_mtp",
       "unsloth_version",
       "use_bfloat16",
       "use_cache",
@@ -484,8 +485,12 @@ absl::StatusOr<HfDraft> ReadDraft(const Json& root,
   top.Expect("model_type", "qwen3");
   ExpectPlainTransformer(&top);
   dflash.Expect("shift_label", false);
+  dflash.Expect("sample_from_anchor", false);
+  dflash.Expect("use_qk_norm", true);
+  dflash.Ignore({"mask_token"});  // The text of mask_token_id.
 
   config.vocab_size = top.Int("vocab_size");
+  top.Expect("draft_vocab_size", config.vocab_size);
   config.hidden_size = top.Int("hidden_size");
   config.intermediate_size = top.Int("intermediate_size");
   config.rms_norm_eps = static_cast<float>(top.Number("rms_norm_eps"));

@@ -4,8 +4,10 @@
 #define DELTAEDGE_TOOLS_CONVERT_JSON_SECTION_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_set.h"

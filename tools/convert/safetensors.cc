@@ -525,7 +525,7 @@ absl::Status Safetensors::Read(const SafetensorsEntry& entry, int64_t first,
   const int64_t count = static_cast<int64_t>(out.size());
   if (first < 0 || first > entry.elements || count > entry.elements - first) {
     return absl::OutOfRangeError(
-        absl::StrCat(PathOf(entry), ": elements ", first, " to ", first + count,
+        absl::StrCat(PathOf(entry), ": ", count, " elements from ", first,
                      " asked of a tensor that has ", entry.elements));
   }
   constexpr int64_t kPieceBytes = 1 << 16;
