@@ -124,13 +124,25 @@ class DraftPrompt {
         section_(std::move(section)),
         report_(*report) {}
 
-  absl::Status Check() {
+  // The prompt and the first block; measures the error of the draft's scores.
+  absl::Status CheckStart() {
     DELTAEDGE_RETURN_IF_ERROR(Read());
     DELTAEDGE_RETURN_IF_ERROR(CheckFirstBlock());
-    DELTAEDGE_RETURN_IF_ERROR(CheckPieces());
-    if (!Has("trace.block")) return absl::OkStatus();
-    return CheckTrace();
+    const absl::Status status = CheckPieces();
+    outputs_ = {};
+    kv_.clear();
+    return status;
   }
+
+  // After CheckStart(). The whole run, as DFlash decodes: a first token from
+  // the prompt, then blocks of an anchor and drafts. `draft_error`: how far off
+  // the draft's scores may be.
+  absl::Status CheckTrace(double draft_error);
+
+  // max |ours - golden| of the first block's scores.
+  double draft_error() const { return draft_error_; }
+
+  const std::string& section() const { return section_; }
 
  private:
   absl::Status Read() {
@@ -274,110 +286,6 @@ class DraftPrompt {
     return absl::OkStatus();
   }
 
-  // The whole run, as DFlash decodes: a first token from the prompt, then
-  // blocks of an anchor and block_ - 1 drafts.
-  absl::Status CheckTrace() {
-    DELTAEDGE_ASSIGN_OR_RETURN(const GoldenInts blocks, Ints("trace.block", 2));
-    DELTAEDGE_ASSIGN_OR_RETURN(const GoldenInts accept,
-                               Ints("trace.accept", 1));
-    DELTAEDGE_ASSIGN_OR_RETURN(const GoldenInts posterior,
-                               Ints("trace.posterior", 2));
-    const int64_t steps = blocks.dim(0);
-    if (steps < 1) return absl::InvalidArgumentError("trace.block is empty");
-    DELTAEDGE_RETURN_IF_ERROR(CheckShape(blocks.shape, {steps, block_}));
-    DELTAEDGE_RETURN_IF_ERROR(CheckShape(posterior.shape, {steps, block_}));
-    DELTAEDGE_RETURN_IF_ERROR(CheckShape(accept.shape, {steps}));
-    DELTAEDGE_RETURN_IF_ERROR(
-        ToTokens(blocks.values, config_.vocab_size).status());
-
-    TargetRunner& target = runner_.target();
-    const size_t vocab = static_cast<size_t>(target.vocab_size());
-    const int64_t capacity = rows_ + (steps + 1) * block_ + 1;
-    DELTAEDGE_ASSIGN_OR_RETURN(TargetSequence sequence,
-                               target.NewSequence(capacity));
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        auto drafter, DFlashDrafter::Create(&runner_.draft(), capacity));
-    TracedDrafter traced(&runner_.draft(), drafter.get(), capacity);
-    DELTAEDGE_RETURN_IF_ERROR(
-        target.stepper().Prefill(ids_, &sequence, &traced, nullptr));
-    std::vector<TokenId> tokens = ids_;
-    tokens.push_back(anchor_);
-
-    std::vector<int64_t> starts, accepts, anchors, golden_anchors;
-    std::vector<int64_t> drafts, golden_drafts, winners, golden_winners;
-    std::vector<float> logits;  // Of the tokens that stay.
-    int64_t draft_ties = 0, target_ties = 0;
-    StepResult result;
-    for (int64_t s = 0; s < steps; ++s) {
-      const absl::Span<const int64_t> block = blocks.row(s);
-      starts.push_back(sequence.cursor.length());
-      anchors.push_back(tokens.back());
-      golden_anchors.push_back(block[0]);
-      traced.instead.assign(block.begin() + 1, block.end());
-      DELTAEDGE_RETURN_IF_ERROR(
-          target.stepper().Step(tokens, static_cast<int32_t>(block_ - 1),
-                                &sequence, &traced, nullptr, &result));
-      accepts.push_back(result.accepted);
-      // Fewer than asked for, or scores that are not numbers, are wrong.
-      traced.own.resize(block_ - 1, -1);
-      traced.gaps.resize(block_ - 1, -1);
-      for (int64_t i = 0; i < block_ - 1; ++i) {
-        const double gap = traced.gaps[i];
-        if (traced.own[i] != block[i + 1] && gap >= 0 &&
-            gap <= kTieFactor * draft_error_) {
-          ++draft_ties;
-          continue;
-        }
-        drafts.push_back(gap < 0 ? -1 : traced.own[i]);
-        golden_drafts.push_back(block[i + 1]);
-      }
-      const absl::Span<const float> scores(result.logits, block_ * vocab);
-      const double target_error = kModelLimit * MaxAbs(scores);
-      for (int64_t i = 0; i < block_; ++i) {
-        const Winner winner = FindWinner(scores.subspan(i * vocab, vocab));
-        if (i > result.accepted && winner.token >= 0 &&
-            winner.token != posterior.row(s)[i] && winner.gap <= target_error) {
-          ++target_ties;
-          continue;
-        }
-        winners.push_back(winner.token);
-        golden_winners.push_back(posterior.row(s)[i]);
-      }
-      const size_t kept = result.tokens.size();
-      DELTAEDGE_RETURN_IF_ERROR(
-          sequence.cursor.Keep(static_cast<int32_t>(kept)));
-      tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
-      logits.insert(logits.end(), result.logits, result.logits + kept * vocab);
-    }
-    if (Has("trace.start")) {
-      DELTAEDGE_RETURN_IF_ERROR(Equal("trace.start", starts));
-    }
-    report_.Equal(Name("trace.block, anchors"), anchors, golden_anchors);
-    report_.Equal(Name("trace.block, drafts"), drafts, golden_drafts);
-    report_.Equal(Name("trace.posterior"), winners, golden_winners);
-    report_.Equal(Name("trace.accept"), accepts, accept.values);
-    if (draft_ties > 0) {
-      report_.Note(absl::StrCat(Name("trace.block"), ": ", draft_ties,
-                                " drafts differ where the draft's lead is "
-                                "within 4 times its error"));
-    }
-    if (target_ties > 0) {
-      report_.Note(absl::StrCat(
-          Name("trace.posterior"), ": ", target_ties,
-          " rows behind a wrong draft differ where two scores are within the "
-          "limit of the logits"));
-    }
-    if (Has("output")) {
-      DELTAEDGE_ASSIGN_OR_RETURN(const GoldenInts output, Ints("output", 1));
-      const size_t length = std::min(output.values.size(), tokens.size());
-      report_.Equal(
-          Name("output"),
-          std::vector<int64_t>(tokens.begin(), tokens.begin() + length),
-          output.values);
-    }
-    return CheckWithout(tokens, logits);
-  }
-
   // The same tokens and scores come without a draft.
   absl::Status CheckWithout(const std::vector<TokenId>& tokens,
                             const std::vector<float>& logits) {
@@ -450,6 +358,106 @@ class DraftPrompt {
   double draft_error_ = -1;        // Of the draft's scores; -1: not known.
 };
 
+absl::Status DraftPrompt::CheckTrace(double draft_error) {
+  if (!Has("trace.block")) return absl::OkStatus();
+  DELTAEDGE_ASSIGN_OR_RETURN(const GoldenInts blocks, Ints("trace.block", 2));
+  DELTAEDGE_ASSIGN_OR_RETURN(const GoldenInts accept, Ints("trace.accept", 1));
+  DELTAEDGE_ASSIGN_OR_RETURN(const GoldenInts posterior,
+                             Ints("trace.posterior", 2));
+  const int64_t steps = blocks.dim(0);
+  if (steps < 1) return absl::InvalidArgumentError("trace.block is empty");
+  DELTAEDGE_RETURN_IF_ERROR(CheckShape(blocks.shape, {steps, block_}));
+  DELTAEDGE_RETURN_IF_ERROR(CheckShape(posterior.shape, {steps, block_}));
+  DELTAEDGE_RETURN_IF_ERROR(CheckShape(accept.shape, {steps}));
+  DELTAEDGE_RETURN_IF_ERROR(
+      ToTokens(blocks.values, config_.vocab_size).status());
+
+  TargetRunner& target = runner_.target();
+  const size_t vocab = static_cast<size_t>(target.vocab_size());
+  const int64_t capacity = rows_ + (steps + 1) * block_ + 1;
+  DELTAEDGE_ASSIGN_OR_RETURN(TargetSequence sequence,
+                             target.NewSequence(capacity));
+  DELTAEDGE_ASSIGN_OR_RETURN(auto drafter,
+                             DFlashDrafter::Create(&runner_.draft(), capacity));
+  TracedDrafter traced(&runner_.draft(), drafter.get(), capacity);
+  DELTAEDGE_RETURN_IF_ERROR(
+      target.stepper().Prefill(ids_, &sequence, &traced, nullptr));
+  std::vector<TokenId> tokens = ids_;
+  tokens.push_back(anchor_);
+
+  std::vector<int64_t> starts, accepts, anchors, golden_anchors;
+  std::vector<int64_t> drafts, golden_drafts, winners, golden_winners;
+  std::vector<float> logits;  // Of the tokens that stay.
+  int64_t draft_ties = 0, target_ties = 0;
+  StepResult result;
+  for (int64_t s = 0; s < steps; ++s) {
+    const absl::Span<const int64_t> block = blocks.row(s);
+    starts.push_back(sequence.cursor.length());
+    anchors.push_back(tokens.back());
+    golden_anchors.push_back(block[0]);
+    traced.instead.assign(block.begin() + 1, block.end());
+    DELTAEDGE_RETURN_IF_ERROR(
+        target.stepper().Step(tokens, static_cast<int32_t>(block_ - 1),
+                              &sequence, &traced, nullptr, &result));
+    accepts.push_back(result.accepted);
+    // Fewer than asked for, or scores that are not numbers, are wrong.
+    traced.own.resize(block_ - 1, -1);
+    traced.gaps.resize(block_ - 1, -1);
+    for (int64_t i = 0; i < block_ - 1; ++i) {
+      const double gap = traced.gaps[i];
+      if (traced.own[i] != block[i + 1] && gap >= 0 &&
+          gap <= kTieFactor * draft_error) {
+        ++draft_ties;
+        continue;
+      }
+      drafts.push_back(gap < 0 ? -1 : traced.own[i]);
+      golden_drafts.push_back(block[i + 1]);
+    }
+    const absl::Span<const float> scores(result.logits, block_ * vocab);
+    const double target_error = kModelLimit * MaxAbs(scores);
+    for (int64_t i = 0; i < block_; ++i) {
+      const Winner winner = FindWinner(scores.subspan(i * vocab, vocab));
+      if (i > result.accepted && winner.token >= 0 &&
+          winner.token != posterior.row(s)[i] && winner.gap <= target_error) {
+        ++target_ties;
+        continue;
+      }
+      winners.push_back(winner.token);
+      golden_winners.push_back(posterior.row(s)[i]);
+    }
+    const size_t kept = result.tokens.size();
+    DELTAEDGE_RETURN_IF_ERROR(sequence.cursor.Keep(static_cast<int32_t>(kept)));
+    tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
+    logits.insert(logits.end(), result.logits, result.logits + kept * vocab);
+  }
+  if (Has("trace.start")) {
+    DELTAEDGE_RETURN_IF_ERROR(Equal("trace.start", starts));
+  }
+  report_.Equal(Name("trace.block, anchors"), anchors, golden_anchors);
+  report_.Equal(Name("trace.block, drafts"), drafts, golden_drafts);
+  report_.Equal(Name("trace.posterior"), winners, golden_winners);
+  report_.Equal(Name("trace.accept"), accepts, accept.values);
+  if (draft_ties > 0) {
+    report_.Note(absl::StrCat(Name("trace.block"), ": ", draft_ties,
+                              " drafts differ where the draft's lead is "
+                              "within 4 times its error"));
+  }
+  if (target_ties > 0) {
+    report_.Note(absl::StrCat(
+        Name("trace.posterior"), ": ", target_ties,
+        " rows behind a wrong draft differ where two scores are within the "
+        "limit of the logits"));
+  }
+  if (Has("output")) {
+    DELTAEDGE_ASSIGN_OR_RETURN(const GoldenInts output, Ints("output", 1));
+    const size_t length = std::min(output.values.size(), tokens.size());
+    report_.Equal(Name("output"),
+                  std::vector<int64_t>(tokens.begin(), tokens.begin() + length),
+                  output.values);
+  }
+  return CheckWithout(tokens, logits);
+}
+
 }  // namespace
 
 bool IsDraftPrompt(const GoldenTensors& golden, absl::string_view prompt) {
@@ -476,10 +484,23 @@ void CheckDraftPrompts(const ModelPair& pair, WindowMode window,
   }
   auto runner = DraftRunner::Create(pair, window, longest, pool);
   if (!runner.ok()) return report->Fail("the draft", runner.status());
+  // The error is known when all prompts have been measured.
+  double draft_error = 0;
+  std::vector<std::unique_ptr<DraftPrompt>> started;
   for (const std::string& section : sections) {
-    const absl::Status status =
-        DraftPrompt(runner->get(), golden, section, report).Check();
-    if (!status.ok()) report->Fail(section, status);
+    auto prompt =
+        std::make_unique<DraftPrompt>(runner->get(), golden, section, report);
+    const absl::Status status = prompt->CheckStart();
+    if (!status.ok()) {
+      report->Fail(section, status);
+      continue;
+    }
+    draft_error = std::max(draft_error, prompt->draft_error());
+    started.push_back(std::move(prompt));
+  }
+  for (const std::unique_ptr<DraftPrompt>& prompt : started) {
+    const absl::Status status = prompt->CheckTrace(draft_error);
+    if (!status.ok()) report->Fail(prompt->section(), status);
   }
 }
 

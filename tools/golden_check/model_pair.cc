@@ -23,21 +23,39 @@ bool IsFolder(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-absl::StatusOr<std::string> MakeTemporaryFolder() {
-  std::error_code error;
-  const std::filesystem::path parent =
-      std::filesystem::temp_directory_path(error);
-  if (error) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no folder for temporary files: ", error.message()));
+// A new empty folder, removed with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() = default;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
   }
-  std::string folder = (parent / "golden_check.XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(folder, ": ", std::strerror(errno)));
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  absl::Status Make() {
+    std::error_code error;
+    const std::filesystem::path parent =
+        std::filesystem::temp_directory_path(error);
+    if (error) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("no folder for temporary files: ", error.message()));
+    }
+    std::string path = (parent / "golden_check.XXXXXX").string();
+    if (mkdtemp(path.data()) == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": ", std::strerror(errno)));
+    }
+    path_ = path;
+    return absl::OkStatus();
   }
-  return folder;
-}
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 // The model file for `path`: itself, or what it converts to in `folder`.
 absl::StatusOr<std::string> ModelFileFor(const std::string& path,
@@ -58,12 +76,14 @@ absl::StatusOr<std::string> ModelFileFor(const std::string& path,
 absl::StatusOr<std::unique_ptr<ModelPair>> ModelPair::Load(
     const std::string& target, const std::string& draft) {
   std::unique_ptr<ModelPair> pair(new ModelPair);
+  // What is converted is mapped, so its file may go as soon as it is open.
+  TemporaryFolder folder;
   if (IsFolder(target) || IsFolder(draft)) {
-    DELTAEDGE_ASSIGN_OR_RETURN(pair->folder_, MakeTemporaryFolder());
+    DELTAEDGE_RETURN_IF_ERROR(folder.Make());
   }
   DELTAEDGE_ASSIGN_OR_RETURN(
       const std::string target_file,
-      ModelFileFor(target, /*target=*/"", "target", pair->folder_));
+      ModelFileFor(target, /*target=*/"", "target", folder.path()));
   DELTAEDGE_ASSIGN_OR_RETURN(pair->target_, ModelFile::Open(target_file));
   if (pair->target_->kind() != ModelKind::kTarget) {
     return absl::InvalidArgumentError(
@@ -72,17 +92,10 @@ absl::StatusOr<std::unique_ptr<ModelPair>> ModelPair::Load(
   if (draft.empty()) return pair;
   DELTAEDGE_ASSIGN_OR_RETURN(
       const std::string draft_file,
-      ModelFileFor(draft, target_file, "draft", pair->folder_));
+      ModelFileFor(draft, target_file, "draft", folder.path()));
   DELTAEDGE_ASSIGN_OR_RETURN(pair->draft_, ModelFile::Open(draft_file));
   DELTAEDGE_RETURN_IF_ERROR(CheckPair(*pair->target_, *pair->draft_));
   return pair;
-}
-
-ModelPair::~ModelPair() {
-  target_.reset();
-  draft_.reset();
-  std::error_code error;
-  if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
 }
 
 }  // namespace deltaedge

@@ -12,8 +12,8 @@
 namespace deltaedge {
 
 // A target and perhaps a draft, each given as a model file or as a checkpoint's
-// folder, which is converted into a temporary folder that lives as long as this
-// object.
+// folder, which is converted into a temporary file that has no name any more
+// when Load() returns.
 class ModelPair {
  public:
   // `draft` may be empty. Errors are those of ConvertCheckpoint() and
@@ -21,7 +21,6 @@ class ModelPair {
   static absl::StatusOr<std::unique_ptr<ModelPair>> Load(
       const std::string& target, const std::string& draft);
 
-  ~ModelPair();
   ModelPair(const ModelPair&) = delete;
   ModelPair& operator=(const ModelPair&) = delete;
 
@@ -32,7 +31,6 @@ class ModelPair {
  private:
   ModelPair() = default;
 
-  std::string folder_;  // Empty: none was needed.
   std::unique_ptr<ModelFile> target_, draft_;
 };
 
