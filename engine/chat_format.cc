@@ -17,7 +17,8 @@
 #include "absl/types/span.h"
 #include "engine/base/status_macros.h"
 #include "engine/chat_message.h"
-#include "engine/text/chat_table.h"
+#include "engine/model/chat_table.h"
+#include "engine/text/chat_layout.h"
 #include "engine/tokenizer.h"
 #include "engine/types.h"
 

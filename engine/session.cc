@@ -50,7 +50,8 @@ class Session::Impl {
         limits_(limits),
         state_(std::move(state)),
         drafter_(std::move(drafter)),
-        decoder_(engine_->tokenizer.get()) {
+        decoder_(engine_->tokenizer.get(),
+                 StreamDecoder::SpecialTokens::kSkip) {
     stats_.tried_at.resize(limits_.draft_tokens);
     stats_.accepted_at.resize(limits_.draft_tokens);
   }

@@ -33,8 +33,9 @@ struct TokenEvent {
   int64_t position = 0;  // 0-based index in the session's sequence.
   TokenSource source = TokenSource::kTarget;
   // UTF-8 text that this token completed; may be empty in the middle of a
-  // multi-byte character, and is empty for a stop token. Valid until the
-  // callback returns, or, from Next(), until the next call on the session.
+  // multi-byte character, and is empty for a stop token and for special tokens,
+  // which no reader is meant to see (their text: Tokenizer::Bytes). Valid until
+  // the callback returns, or, from Next(), until the next call on the session.
   absl::string_view text;
   // The target's scores from which the token was chosen: [vocab_size], or empty
   // unless GenerateOptions::logits. Valid as long as `text`.

@@ -24,9 +24,11 @@ namespace {
 
 absl::Status SystemError(int error, absl::string_view action,
                          const std::string& path) {
-  const std::string message =
-      absl::StrCat("cannot ", action, " file '", path,
-                   "': ", absl::ErrnoToStatus(error, "").message());
+  // Ends in ": " and the error's own text.
+  const std::string message(
+      absl::ErrnoToStatus(error,
+                          absl::StrCat("cannot ", action, " file '", path, "'"))
+          .message());
   switch (error) {
     case ENOENT:
     case ENOTDIR:

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/model/config.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/tokenizer_tables.h"
 
 namespace deltaedge {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/types/span.h"
 #include "engine/model/config.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/tokenizer_tables.h"
 
 namespace deltaedge {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/model/config.h"
-#include "engine/text/chat_table.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/chat_table.h"
+#include "engine/model/tokenizer_tables.h"
 #include "engine/types.h"
 
 namespace deltaedge {

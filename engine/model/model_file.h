@@ -18,8 +18,8 @@
 #include "engine/model/model_contents.h"
 #include "engine/model/model_index.h"
 #include "engine/model/weights.h"
-#include "engine/text/chat_table.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/chat_table.h"
+#include "engine/model/tokenizer_tables.h"
 #include "engine/types.h"
 
 namespace deltaedge {

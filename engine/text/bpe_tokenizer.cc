@@ -20,7 +20,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/text/nfc.h"
 #include "engine/text/pretokenizer.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/tokenizer_tables.h"
 #include "engine/text/utf8.h"
 #include "engine/tokenizer.h"
 #include "engine/types.h"

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/text/chat_table.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/chat_table.h"
+#include "engine/model/tokenizer_tables.h"
 #include "engine/types.h"
 #include "nlohmann/json.hpp"
 

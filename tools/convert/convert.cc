@@ -30,7 +30,7 @@
 #include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
 #include "engine/text/bpe_tokenizer.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/tokenizer_tables.h"
 #include "engine/types.h"
 #include "tools/convert/chat_template.h"
 #include "tools/convert/hf_config.h"

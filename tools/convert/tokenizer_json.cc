@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/status_macros.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/tokenizer_tables.h"
 #include "engine/text/utf8.h"
 #include "engine/types.h"
 #include "nlohmann/json.hpp"

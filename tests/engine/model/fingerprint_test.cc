@@ -9,7 +9,7 @@
 
 #include "engine/model/config.h"
 #include "engine/model/model_contents.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/tokenizer_tables.h"
 #include "gtest/gtest.h"
 #include "tests/engine/model/tiny_models.h"
 

@@ -24,8 +24,8 @@
 #include "engine/model/model_index.h"
 #include "engine/model/model_writer.h"
 #include "engine/model/tensor_list.h"
-#include "engine/text/chat_table.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/chat_table.h"
+#include "engine/model/tokenizer_tables.h"
 #include "gtest/gtest.h"
 #include "schema/header.h"
 

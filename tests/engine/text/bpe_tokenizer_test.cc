@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/text/nfc.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/tokenizer_tables.h"
 #include "engine/tokenizer.h"
 #include "engine/types.h"
 #include "gmock/gmock.h"

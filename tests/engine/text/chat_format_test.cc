@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/chat_message.h"
-#include "engine/text/chat_table.h"
+#include "engine/model/chat_table.h"
 #include "engine/tokenizer.h"
 #include "engine/types.h"
 #include "gmock/gmock.h"

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/text/bpe_tokenizer.h"
-#include "engine/text/tokenizer_tables.h"
+#include "engine/model/tokenizer_tables.h"
 #include "engine/tokenizer.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

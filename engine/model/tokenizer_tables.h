@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#ifndef DELTAEDGE_ENGINE_TEXT_TOKENIZER_TABLES_H_
-#define DELTAEDGE_ENGINE_TEXT_TOKENIZER_TABLES_H_
+#ifndef DELTAEDGE_ENGINE_MODEL_TOKENIZER_TABLES_H_
+#define DELTAEDGE_ENGINE_MODEL_TOKENIZER_TABLES_H_
 
 #include <cstdint>
 #include <string>
@@ -64,4 +64,4 @@ struct TokenizerTables {
 
 }  // namespace deltaedge
 
-#endif  // DELTAEDGE_ENGINE_TEXT_TOKENIZER_TABLES_H_
+#endif  // DELTAEDGE_ENGINE_MODEL_TOKENIZER_TABLES_H_

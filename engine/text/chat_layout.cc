@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "engine/text/chat_table.h"
+#include "engine/text/chat_layout.h"
 
 #include <cstddef>
 #include <string>
