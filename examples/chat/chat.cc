@@ -8,17 +8,22 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "absl/flags/reflection.h"
+#include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
@@ -26,26 +31,48 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "engine/chat_format.h"
+#include "engine/chat_message.h"
 #include "engine/engine.h"
 #include "engine/options.h"
 #include "engine/session.h"
 #include "engine/stats.h"
+#include "engine/tokenizer.h"
 #include "engine/types.h"
 #include "tools/cpp/runfiles/runfiles.h"
 
-ABSL_FLAG(
-    std::string, target, "",
-    "model file (*.gdn); empty: the small dictionary assistant that comes "
-    "with this program");
+namespace {
+
+// The value of a flag, which may be the empty text, or its absence.
+struct MaybeText {
+  std::optional<std::string> text;
+};
+
+bool AbslParseFlag(absl::string_view text, MaybeText* flag, std::string*) {
+  flag->text = std::string(text);
+  return true;
+}
+
+std::string AbslUnparseFlag(const MaybeText& flag) {
+  return flag.text.value_or("");
+}
+
+}  // namespace
+
+ABSL_FLAG(std::string, target, "",
+          "model file (*.gdn); empty: the dictionary that comes along");
 ABSL_FLAG(std::string, draft, "",
           "draft made for --target; empty: none, or the dictionary's own");
-ABSL_FLAG(std::optional<std::string>, prompt, std::nullopt,
-          "answer this and leave: the answer on standard output, everything "
-          "else on standard error; without it, a conversation");
-ABSL_FLAG(std::optional<std::string>, system, std::nullopt, "system message");
+ABSL_FLAG(MaybeText, prompt, {},
+          "answer this and leave: the reply on standard output, all else on "
+          "standard error");
+ABSL_FLAG(MaybeText, system, {}, "system message");
 ABSL_FLAG(std::string, thinking, "auto",
-          "on, off, or auto for the model's own habit");
+          "on, off, or auto for the model's own habit; reasoning goes to "
+          "standard error");
 ABSL_FLAG(int32_t, max_new_tokens, 512, "tokens of one answer, at most");
 ABSL_FLAG(int32_t, max_context, 0,
           "tokens of the whole conversation, at most; 0: the model's limit");
@@ -53,7 +80,7 @@ ABSL_FLAG(std::string, draft_tokens, "auto",
           "tokens drafted per step, or auto; 0: plain decoding. Changes the "
           "speed and nothing else");
 ABSL_FLAG(int32_t, threads, 0, "threads; 0: as many as there are");
-ABSL_FLAG(bool, stats, false, "print speed and acceptance after each answer");
+ABSL_FLAG(bool, stats, false, "tell the speed and acceptance of each answer");
 
 namespace {
 
@@ -76,15 +103,18 @@ void OnInterrupt(int) {
   if (session != nullptr) session->Cancel();
 }
 
-void CatchInterrupts() {
+// SA_RESTART: a write that is under way must not fail. 0: waiting for a line
+// must notice.
+void CatchInterrupts(int flags) {
   struct sigaction action = {};
   action.sa_handler = OnInterrupt;
-  // Without SA_RESTART: waiting for a line must notice.
+  action.sa_flags = flags;
   sigaction(SIGINT, &action, nullptr);
 }
 
 struct Settings {
   deltaedge::ModelFiles files;
+  std::optional<std::string> prompt, system;
   deltaedge::EngineOptions engine;
   deltaedge::SessionOptions session;
   deltaedge::GenerateOptions generate;
@@ -99,26 +129,46 @@ std::string UserPath(const std::string& path) {
   return absl::StrCat(folder, "/", path);
 }
 
+// Found by the name the program was called by, or, called through a link or
+// from $PATH, by where it really is.
 absl::StatusOr<std::string> BundledFile(const char* program, const char* name) {
   using bazel::tools::cpp::runfiles::Runfiles;
+  const std::string key = absl::StrCat("deltaedge/examples/chat/model/", name);
+  char self[4096];
+  const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+  self[std::max<ssize_t>(length, 0)] = '\0';
   std::string error;
-  const std::unique_ptr<Runfiles> runfiles(Runfiles::Create(program, &error));
-  std::string path;
-  if (runfiles != nullptr) {
-    path = runfiles->Rlocation(
-        absl::StrCat("deltaedge/examples/chat/model/", name));
+  for (const auto& runfiles :
+       {absl::WrapUnique(Runfiles::Create(program, &error)),
+        absl::WrapUnique(Runfiles::Create(self, "", "", &error))}) {
+    if (runfiles == nullptr) continue;
+    std::string path = runfiles->Rlocation(key);
+    if (!path.empty() && access(path.c_str(), R_OK) == 0) return path;
   }
-  if (path.empty() || access(path.c_str(), R_OK) != 0) {
-    return absl::NotFoundError(absl::StrCat(
-        "the dictionary assistant's ", name,
-        " is not beside this program; start it with `bazel run`, or name a "
-        "model with --target"));
-  }
-  return path;
+  return absl::NotFoundError(absl::StrCat(
+      "the dictionary's ", name,
+      " is not beside this program; start it with `bazel run`, or name a "
+      "model with --target"));
+}
+
+absl::Status About(absl::string_view what, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(what, ": ", status.message()));
+}
+
+bool IsBlank(absl::string_view text) {
+  return absl::StripAsciiWhitespace(text).empty();
 }
 
 absl::StatusOr<Settings> ReadFlags(const char* program) {
   Settings settings;
+  settings.prompt = absl::GetFlag(FLAGS_prompt).text;
+  settings.system = absl::GetFlag(FLAGS_system).text;
+  if (settings.prompt.has_value() && IsBlank(*settings.prompt)) {
+    return absl::InvalidArgumentError(
+        "--prompt is empty; leave it out for a conversation");
+  }
   settings.files.target = UserPath(absl::GetFlag(FLAGS_target));
   settings.files.draft = UserPath(absl::GetFlag(FLAGS_draft));
   if (settings.files.target.empty()) {
@@ -155,28 +205,45 @@ absl::StatusOr<Settings> ReadFlags(const char* program) {
         "--thinking is \"", thinking, "\"; allowed are on, off, auto"));
   }
   for (const absl::Status& status :
-       {Validate(settings.engine), Validate(settings.session),
-        Validate(settings.generate)}) {
+       {About("--threads", Validate(settings.engine)),
+        Validate(settings.session), Validate(settings.generate)}) {
     if (!status.ok()) return status;
   }
   return settings;
 }
 
-double Percent(absl::Duration part, absl::Duration whole) {
-  return whole == absl::ZeroDuration()
-             ? 0.0
-             : 100.0 * absl::FDivDuration(part, whole);
+// What `later` counted beyond `earlier`.
+SessionStats Difference(SessionStats later, const SessionStats& earlier) {
+  later.prefill_tokens -= earlier.prefill_tokens;
+  later.delivered_tokens -= earlier.delivered_tokens;
+  later.discarded -= earlier.discarded;
+  later.steps -= earlier.steps;
+  later.draft_steps -= earlier.draft_steps;
+  later.drafted -= earlier.drafted;
+  later.accepted -= earlier.accepted;
+  for (size_t i = 0; i < later.tried_at.size(); ++i) {
+    later.tried_at[i] -= earlier.tried_at[i];
+    later.accepted_at[i] -= earlier.accepted_at[i];
+  }
+  later.prefill_time -= earlier.prefill_time;
+  later.draft_time -= earlier.draft_time;
+  later.verify_time -= earlier.verify_time;
+  later.accept_time -= earlier.accept_time;
+  return later;
+}
+
+std::string Threads(int32_t count) {
+  return absl::StrCat(count, count == 1 ? " thread" : " threads");
 }
 
 void PrintStats(const Engine& engine, const SessionStats& s) {
-  const absl::Duration decode = s.draft_time + s.verify_time + s.accept_time;
   absl::FPrintF(
       stderr,
       "prompt    %d tokens, %.1f tokens/s, first token after %.1f ms\n"
-      "decoding  %d tokens, %.1f tokens/s, %d threads, %s\n",
+      "decoding  %d tokens, %.1f tokens/s, %s, %s\n",
       s.prefill_tokens, s.prefill_tokens_per_second(),
       absl::ToDoubleMilliseconds(s.time_to_first_token), s.delivered_tokens,
-      s.decode_tokens_per_second(), engine.info().threads,
+      s.decode_tokens_per_second(), Threads(engine.info().threads),
       engine.info().cpu_target);
   absl::FPrintF(
       stderr,
@@ -195,12 +262,18 @@ void PrintStats(const Engine& engine, const SessionStats& s) {
     absl::FPrintF(stderr, "          accepted at draft 1, 2, ...:%s\n",
                   per_position);
   }
+  const absl::Duration all =
+      s.prefill_time + s.draft_time + s.verify_time + s.accept_time;
+  const auto percent = [all](absl::Duration part) {
+    return all == absl::ZeroDuration() ? 0.0
+                                       : 100.0 * absl::FDivDuration(part, all);
+  };
   absl::FPrintF(stderr,
-                "time      draft %.1f %%, verify %.1f %%, accept %.1f %% of "
-                "%.1f ms decoding\n",
-                Percent(s.draft_time, decode), Percent(s.verify_time, decode),
-                Percent(s.accept_time, decode),
-                absl::ToDoubleMilliseconds(decode));
+                "time      %.1f ms: prompt %.1f %%, draft %.1f %%, verify "
+                "%.1f %%, accept %.1f %%\n",
+                absl::ToDoubleMilliseconds(all), percent(s.prefill_time),
+                percent(s.draft_time), percent(s.verify_time),
+                percent(s.accept_time));
 }
 
 void Say(const absl::Status& status) {
@@ -208,116 +281,273 @@ void Say(const absl::Status& status) {
                 status.message());
 }
 
+// Why an answer is not whole, if it is not.
+void Explain(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kCancelled:
+      fputs("(stopped)\n", stderr);
+      break;
+    case FinishReason::kMaxTokens:
+      fputs("(cut at --max_new_tokens)\n", stderr);
+      break;
+    case FinishReason::kContextFull:
+      fputs("(cut: the context is full)\n", stderr);
+      break;
+    default:
+      break;
+  }
+}
+
+// Prints an answer as it comes: reasoning on standard error, the reply on
+// standard output.
+class Printer {
+ public:
+  // `prompt`: what the model answers to. It may have opened the reasoning.
+  Printer(const deltaedge::Tokenizer& tokenizer,
+          absl::Span<const TokenId> prompt)
+      : open_(OneToken(tokenizer, "<think>")),
+        close_(OneToken(tokenizer, "</think>")) {
+    // The marker, or the marker and a line break.
+    for (TokenId id : prompt.last(std::min<size_t>(prompt.size(), 2))) {
+      if (id == open_) reasoning_ = true;
+    }
+  }
+
+  // False if standard output cannot be written.
+  bool Print(const TokenEvent& token) {
+    if (reasoning_ && token.id == close_) {
+      reasoning_ = false;
+    } else if (at_start_ && token.id == open_) {
+      reasoning_ = reasoned_ = true;
+    } else {
+      Print(token.text);
+    }
+    return !ferror(stdout);
+  }
+
+  void Print(absl::string_view text) {
+    if (reasoning_) {
+      reasoned_ = true;
+      fwrite(text.data(), 1, text.size(), stderr);
+      return;
+    }
+    if (at_start_ && reasoned_) text = absl::StripLeadingAsciiWhitespace(text);
+    if (text.empty()) return;
+    at_start_ = false;
+    fwrite(text.data(), 1, text.size(), stdout);
+    fflush(stdout);
+  }
+
+ private:
+  static std::optional<TokenId> OneToken(const deltaedge::Tokenizer& tokenizer,
+                                         absl::string_view text) {
+    const auto ids =
+        tokenizer.Encode(text, deltaedge::Tokenizer::Special::kAsText);
+    if (!ids.ok() || ids->size() != 1) return std::nullopt;
+    return ids->front();
+  }
+
+  const std::optional<TokenId> open_, close_;
+  bool reasoning_ = false;
+  bool reasoned_ = false;
+  bool at_start_ = true;  // Of the reply.
+};
+
 class Chat {
  public:
   Chat(const Settings& settings, const Engine* engine, Session* session)
       : settings_(settings), engine_(engine), session_(session) {}
 
-  // Asks and streams the answer to standard output. On an error, what the
-  // session held stays.
+  // Asks, and prints the answer. A question that cannot be asked is an error
+  // and leaves the conversation as it was.
   absl::StatusOr<FinishReason> Ask(const std::string& text) {
+    g_interrupted = false;
     std::vector<ChatMessage> messages;
-    const std::optional<std::string> system = absl::GetFlag(FLAGS_system);
-    if (session_->position() == 0 && system.has_value()) {
-      messages.push_back({Role::kSystem, *system});
+    const bool first = session_->position() == 0;
+    if (first && settings_.system.has_value()) {
+      messages.push_back({Role::kSystem, *settings_.system});
     }
     messages.push_back({Role::kUser, text});
-    absl::StatusOr<std::vector<TokenId>> ids = engine_->chat().RenderAfter(
-        session_->tokens(), messages, settings_.render);
+    const absl::StatusOr<std::vector<TokenId>> ids =
+        engine_->chat().RenderAfter(session_->tokens(), messages,
+                                    settings_.render);
     if (!ids.ok()) return ids.status();
 
-    g_interrupted = false;
-    if (absl::Status s = session_->Prefill(*ids); !s.ok()) return s;
-    // A Cancel() between two calls would be forgotten.
-    if (g_interrupted) return absl::CancelledError("interrupted");
-    absl::StatusOr<deltaedge::GenerateResult> result =
-        session_->Generate(settings_.generate, [](const TokenEvent& token) {
-          fwrite(token.text.data(), 1, token.text.size(), stdout);
-          fflush(stdout);
-          return !g_interrupted.load(std::memory_order_relaxed) &&
-                 !ferror(stdout);
+    const SessionStats before = session_->stats();
+    const absl::Status prefill = session_->Prefill(*ids);
+    // An interrupt between two calls is known here only.
+    if (absl::IsCancelled(prefill) || (prefill.ok() && g_interrupted)) {
+      // A system message must be there whole or be sent again.
+      if (first) session_->Reset();
+      return FinishReason::kCancelled;
+    }
+    if (!prefill.ok()) return prefill;
+    Printer printer(engine_->tokenizer(), *ids);
+    const absl::StatusOr<deltaedge::GenerateResult> result =
+        session_->Generate(settings_.generate, [&](const TokenEvent& token) {
+          return printer.Print(token) && !g_interrupted;
         });
-    if (!result.ok()) return result.status();
-    fwrite(result->tail.data(), 1, result->tail.size(), stdout);
+    if (result.ok()) printer.Print(result->tail);
     fputc('\n', stdout);
-    fflush(stdout);
-    if (ferror(stdout)) {
+    if (fflush(stdout) != 0 || ferror(stdout)) {
       return absl::DataLossError("standard output cannot be written");
     }
-    if (absl::GetFlag(FLAGS_stats)) PrintStats(*engine_, session_->stats());
+    if (!result.ok()) return result.status();
+    if (absl::GetFlag(FLAGS_stats)) {
+      PrintStats(*engine_, Difference(session_->stats(), before));
+    }
     return result->reason;
   }
 
   // Until /quit or the end of the input. Returns the exit status.
   int Converse() {
-    const bool terminal = isatty(STDIN_FILENO) != 0;
+    const deltaedge::ModelInfo& info = engine_->info();
+    const bool drafts =
+        info.draft_block > 0 && settings_.session.draft_tokens != 0;
     absl::FPrintF(stderr,
-                  "%s, %d threads, %s%s\n"
+                  "%s, %s, %s%s\n"
                   "/reset forgets the conversation, /stats tells the speed, "
                   "/quit or Ctrl-D leaves, Ctrl-C stops an answer.\n",
-                  engine_->info().name.empty() ? "model" : engine_->info().name,
-                  engine_->info().threads, engine_->info().cpu_target,
-                  engine_->info().draft_block > 0 ? ", with a draft" : "");
-    char* line = nullptr;
-    size_t capacity = 0;
+                  info.name.empty() ? "model" : info.name,
+                  Threads(info.threads), info.cpu_target,
+                  drafts ? ", with a draft" : "");
     while (true) {
-      if (terminal) {
-        fputs("> ", stderr);
-        fflush(stderr);
+      if (terminal_) fputs("> ", stderr);
+      const absl::StatusOr<std::optional<std::string>> line = ReadLine();
+      if (absl::IsCancelled(line.status())) {
+        fputs("\n(/quit or Ctrl-D leaves)\n", stderr);
+        continue;
       }
-      errno = 0;
-      const ssize_t length = getline(&line, &capacity, stdin);
-      if (length < 0) {
-        if (errno == EINTR) {
-          clearerr(stdin);
-          fputs("\n(/quit or Ctrl-D leaves)\n", stderr);
-          continue;
-        }
-        break;
+      if (absl::IsInvalidArgument(line.status())) {
+        Say(line.status());
+        continue;
       }
-      const std::string text(absl::StripAsciiWhitespace(
-          std::string(line, static_cast<size_t>(length))));
+      if (!line.ok()) {
+        Say(line.status());
+        return 1;
+      }
+      if (!line->has_value()) {
+        if (terminal_) fputc('\n', stderr);
+        return 0;
+      }
+      const std::string text(absl::StripAsciiWhitespace(**line));
       if (text.empty()) continue;
-      if (text == "/quit" || text == "/exit") break;
+      if (text == "/quit" || text == "/exit") return 0;
       if (text == "/reset") {
         session_->Reset();
         fputs("(forgotten)\n", stderr);
       } else if (text == "/stats") {
         PrintStats(*engine_, session_->stats());
-      } else if (absl::StartsWith(text, "/")) {
+      } else if (text[0] == '/') {
         absl::FPrintF(stderr,
-                      "no such command: %s; there are /reset, /stats, "
-                      "/quit\n",
+                      "no such command: %s; there are /reset, /stats, /quit\n",
                       text);
       } else {
         const absl::StatusOr<FinishReason> reason = Ask(text);
+        if (ferror(stdout)) {
+          Say(reason.status());
+          return 1;
+        }
         if (!reason.ok()) {
           Say(reason.status());
-          if (ferror(stdout)) break;
-        } else if (*reason == FinishReason::kCancelled) {
-          fputs("(stopped)\n", stderr);
-        } else if (*reason == FinishReason::kMaxTokens) {
-          fputs("(cut at --max_new_tokens)\n", stderr);
-        } else if (*reason == FinishReason::kContextFull) {
-          fputs("(the context is full; /reset starts again)\n", stderr);
+          if (absl::IsOutOfRange(reason.status()) && session_->position() > 0) {
+            fputs("(/reset makes room)\n", stderr);
+          }
+        } else {
+          Explain(*reason);
         }
       }
     }
-    free(line);
-    return ferror(stdout) ? 1 : 0;
   }
 
  private:
+  // More text than any model's context takes.
+  static constexpr size_t kMaxLineBytes = 4 << 20;
+
+  // The next line of standard input without its end; nullopt at the end of the
+  // input. Cancelled: interrupted, what was typed is gone. InvalidArgument: the
+  // line was too long and has been skipped.
+  absl::StatusOr<std::optional<std::string>> ReadLine() {
+    std::string line;
+    bool too_long = false;
+    CatchInterrupts(0);
+    errno = 0;
+    int c;
+    while ((c = getc(stdin)) != EOF && c != '\n') {
+      if (line.size() < kMaxLineBytes) {
+        line.push_back(static_cast<char>(c));
+      } else {
+        too_long = true;
+      }
+    }
+    const int error = errno;
+    CatchInterrupts(SA_RESTART);
+    if (c == EOF && ferror(stdin)) {
+      clearerr(stdin);
+      if (error == EINTR) return absl::CancelledError("interrupted");
+      return absl::ErrnoToStatus(error, "standard input cannot be read");
+    }
+    if (too_long) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the line is too long; ", kMaxLineBytes, " bytes are allowed"));
+    }
+    if (c == EOF && line.empty()) return std::nullopt;
+    return line;
+  }
+
   const Settings& settings_;
   const Engine* const engine_;
   Session* const session_;
+  const bool terminal_ = isatty(STDIN_FILENO) != 0;
 };
 
+// What cannot become right in the course of a conversation.
+absl::Status CheckChat(const Settings& settings, const Engine& engine) {
+  if (!engine.chat().available()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        settings.files.target, ": the model file has no ",
+        engine.info().has_tokenizer ? "chat template" : "tokenizer",
+        ", so it cannot chat; convert the checkpoint from a folder that also "
+        "has its tokenizer.json and its chat template"));
+  }
+  const auto question =
+      engine.chat().Render({{Role::kUser, ""}}, settings.render);
+  if (!question.ok()) return About("--thinking", question.status());
+  if (!settings.system.has_value()) return absl::OkStatus();
+  const auto with_system = engine.chat().Render(
+      {{Role::kSystem, *settings.system}, {Role::kUser, ""}}, settings.render);
+  return About("--system", with_system.status());
+}
+
+constexpr absl::string_view kUsage =
+    "usage: chat [--target FILE.gdn [--draft FILE.gdn]] [--prompt TEXT] "
+    "[--stats] ...\n"
+    "Talks to a Gated DeltaNet hybrid model, drafting with DFlash.\n";
+
+void PrintHelp() {
+  std::map<std::string, const absl::CommandLineFlag*> flags;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (absl::EndsWith(flag->Filename(), "examples/chat/chat.cc")) {
+      flags.emplace(name, flag);
+    }
+  }
+  absl::PrintF("%s", kUsage);
+  for (const auto& [name, flag] : flags) {
+    const std::string value = flag->DefaultValue();
+    absl::PrintF("  --%s%s\n      %s\n", name,
+                 value.empty() ? "" : absl::StrCat("=", value), flag->Help());
+  }
+}
+
 int Run(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "Talks to a Gated DeltaNet hybrid model, drafting with DFlash.\n"
-      "  chat [--target FILE.gdn [--draft FILE.gdn]] [--prompt TEXT] "
-      "[--stats]");
+  // Abseil's own help counts as a failure.
+  if (argc == 2) {
+    const absl::string_view word = argv[1];
+    if (word == "--help" || word == "-help" || word == "-h") {
+      PrintHelp();
+      return fflush(stdout) == 0 ? 0 : 1;
+    }
+  }
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     absl::FPrintF(stderr,
@@ -335,28 +565,32 @@ int Run(int argc, char** argv) {
     Say(engine.status());
     return 1;
   }
+  if (absl::Status s = CheckChat(*settings, **engine); !s.ok()) {
+    Say(s);
+    return 1;
+  }
   const auto session = (*engine)->NewSession(settings->session);
   if (!session.ok()) {
     Say(session.status());
     return 1;
   }
-  g_session = session->get();
-  CatchInterrupts();
   Chat chat(*settings, engine->get(), session->get());
-  const std::optional<std::string> prompt = absl::GetFlag(FLAGS_prompt);
-  if (!prompt.has_value()) {
+  if (!settings->prompt.has_value()) {
+    g_session = session->get();
     const int status = chat.Converse();
+    signal(SIGINT, SIG_DFL);
     g_session = nullptr;
     return status;
   }
-  const absl::StatusOr<FinishReason> reason = chat.Ask(*prompt);
-  g_session = nullptr;
+  // Here Ctrl-C ends the program, as a shell's loop expects.
+  const absl::StatusOr<FinishReason> reason = chat.Ask(*settings->prompt);
   if (!reason.ok()) {
-    Say(reason.status());
+    const bool unfit = absl::IsInvalidArgument(reason.status()) ||
+                       absl::IsOutOfRange(reason.status());
+    Say(unfit ? About("--prompt", reason.status()) : reason.status());
     return 1;
   }
-  // The shell's own number for a program that was interrupted.
-  if (*reason == FinishReason::kCancelled) return 128 + SIGINT;
+  Explain(*reason);
   return 0;
 }
 

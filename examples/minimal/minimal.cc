@@ -29,5 +29,5 @@ int main(int argc, char** argv) {
   const absl::Status status = Answer(argv[1], argv[2], argv[3]);
   std::cout << std::endl;
   if (!status.ok()) std::cerr << status << std::endl;
-  return status.ok() ? 0 : 1;
+  return status.ok() && std::cout ? 0 : 1;
 }
