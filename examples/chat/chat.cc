@@ -317,8 +317,9 @@ class Printer {
   bool Print(const TokenEvent& token) {
     if (reasoning_ && token.id == close_) {
       reasoning_ = false;
+      reasoned_ = true;
     } else if (at_start_ && token.id == open_) {
-      reasoning_ = reasoned_ = true;
+      reasoning_ = true;
     } else {
       Print(token.text);
     }
@@ -327,7 +328,6 @@ class Printer {
 
   void Print(absl::string_view text) {
     if (reasoning_) {
-      reasoned_ = true;
       fwrite(text.data(), 1, text.size(), stderr);
       return;
     }

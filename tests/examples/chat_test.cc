@@ -483,6 +483,31 @@ TEST(Conversation, InterruptWhileReadingALongQuestion) {
   EXPECT_EQ(Figure(chat.err(), "prompt", "tokens,"), prompt) << chat.err();
 }
 
+TEST(Conversation, InterruptWhileReadingALaterQuestion) {
+  Program chat(Endless({"--max_new_tokens=5"}));
+  chat.Write("Hello!\n");
+  chat.WaitForErr("(cut at --max_new_tokens)");
+  chat.Write(std::string(600000, 'a') + "\n");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  chat.Signal(SIGINT);
+  chat.WaitForErr("(stopped)");
+  chat.Write("Hello!\n");
+  chat.WaitForErr("(cut at --max_new_tokens)");
+  EXPECT_EQ(chat.Wait(), 0);
+}
+
+TEST(Conversation, InterruptWhileTheReaderOfAnAnswerIsSlow) {
+  Program chat(Endless({"--max_new_tokens=1000000"}));
+  chat.Write("Hello!\n");
+  chat.WaitForOut("\xEF\xBF\xBD");
+  // Nobody reads on, so that the program comes to wait for a write.
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  chat.Signal(SIGINT);
+  chat.WaitForErr("(stopped)");
+  chat.Write("/stats\n/quit\n");
+  EXPECT_EQ(chat.Wait(), 0);
+}
+
 // --- A conversation on a terminal
 // --------------------------------------------------
 

@@ -99,6 +99,8 @@ Program::Program(const Launch& launch) : deadline_(Clock::now() + kPatience) {
     }
     terminal_name = ptsname(terminal);
   }
+  // A program that writes on must wait for its reader soon.
+  if (out.write >= 0) fcntl(out.write, F_SETPIPE_SZ, 4096);
   pid_ = fork();
   if (pid_ == 0) {
     signal(SIGPIPE, launch.ignore_sigpipe ? SIG_IGN : SIG_DFL);
