@@ -26,7 +26,8 @@ namespace deltaedge {
 //
 // Threads: called on the thread that runs the session, one call at a time for a
 // session. One object given to several sessions must expect calls at the same
-// time. Must not call into the session.
+// time. Must not call into any session of the same engine: their steps take
+// turns, and this is part of one.
 class Drafter {
  public:
   virtual ~Drafter() = default;

@@ -227,8 +227,11 @@ class Session::Impl {
   const SessionStats& stats() const { return stats_; }
 
  private:
-  absl::Status CheckFree() const {
-    if (!busy_) return absl::OkStatus();
+  absl::Status CheckFree() {
+    if (!busy_) {
+      if (reset_wanted_) Reset();  // Asked for by a drafter.
+      return absl::OkStatus();
+    }
     return absl::FailedPreconditionError(
         "the session is inside a call; from a callback only Cancel(), Reset() "
         "and const methods may be called");

@@ -14,12 +14,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/mmap_file.h"
+#include "engine/model/chat_table.h"
 #include "engine/model/config.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_index.h"
-#include "engine/model/weights.h"
-#include "engine/model/chat_table.h"
 #include "engine/model/tokenizer_tables.h"
+#include "engine/model/weights.h"
 #include "engine/types.h"
 
 namespace deltaedge {

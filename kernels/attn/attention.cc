@@ -484,7 +484,8 @@ bool CheckAttentionBlock(const AttentionBlock& block, ArgumentError* error) {
   if (block.q_heads < 1 || block.q_heads % kv.kv_heads != 0) {
     return fail("q_heads", -1, block.q_heads, "a multiple of kv.kv_heads");
   }
-  if (kv.head_dim < 4 || kv.head_dim > kAttentionMaxHeadDim || kv.head_dim % 4 != 0) {
+  if (kv.head_dim < 4 || kv.head_dim > kAttentionMaxHeadDim ||
+      kv.head_dim % 4 != 0) {
     return fail("kv.head_dim", -1, kv.head_dim, "a multiple of 4, at most 512");
   }
   if (kv.capacity < 0) return fail("kv.capacity", -1, kv.capacity, ">= 0");

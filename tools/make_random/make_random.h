@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/model/config.h"
 #include "engine/model/chat_table.h"
+#include "engine/model/config.h"
 #include "engine/model/tokenizer_tables.h"
 #include "engine/types.h"
 

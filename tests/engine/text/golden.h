@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/text/bpe_tokenizer.h"
 #include "engine/model/tokenizer_tables.h"
+#include "engine/text/bpe_tokenizer.h"
 #include "engine/tokenizer.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
