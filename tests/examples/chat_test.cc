@@ -88,7 +88,8 @@ double Figure(const std::string& stats, const std::string& title,
     const size_t end = line.find(unit);
     if (end == std::string::npos || end == 0) return -1;
     size_t begin = line.find_last_not_of(' ', end - 1) + 1;
-    while (begin > 0 && (isdigit(line[begin - 1]) || line[begin - 1] == '.')) {
+    while (begin > 0 && (isdigit(static_cast<unsigned char>(line[begin - 1])) ||
+                         line[begin - 1] == '.')) {
       --begin;
     }
     return atof(line.c_str() + begin);
@@ -500,9 +501,10 @@ TEST(Conversation, InterruptWhileTheReaderOfAnAnswerIsSlow) {
   Program chat(Endless({"--max_new_tokens=1000000"}));
   chat.Write("Hello!\n");
   chat.WaitForOut("\xEF\xBF\xBD");
-  // Nobody reads on, so that the program comes to wait for a write.
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  chat.WaitForFullOut();
   chat.Signal(SIGINT);
+  // Were there room at once, the write would end well before it is interrupted.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   chat.WaitForErr("(stopped)");
   chat.Write("/stats\n/quit\n");
   EXPECT_EQ(chat.Wait(), 0);

@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
+#include <thread>
 
 #include "gtest/gtest.h"
 
@@ -99,7 +99,7 @@ Program::Program(const Launch& launch) : deadline_(Clock::now() + kPatience) {
     }
     terminal_name = ptsname(terminal);
   }
-  // A program that writes on must wait for its reader soon.
+  // A program that goes on writing is to wait for its reader soon.
   if (out.write >= 0) fcntl(out.write, F_SETPIPE_SZ, 4096);
   pid_ = fork();
   if (pid_ == 0) {
@@ -183,6 +183,16 @@ void Program::WaitFor(Stream* stream, const std::string& text) {
     }
     if (stream->fd < 0) return GiveUp("\"" + text + "\", but it left");
     if (!Pump(/*for_writing=*/false)) return GiveUp("\"" + text + "\"");
+  }
+}
+
+void Program::WaitForFullOut() {
+  for (int last = 0, now = 0; now == 0 || now != last;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    last = now;
+    if (ioctl(out_.fd, FIONREAD, &now) != 0 || Clock::now() > deadline_) {
+      return GiveUp("a full pipe");
+    }
   }
 }
 

@@ -50,6 +50,9 @@ class Program {
   void WaitForOut(const std::string& text);
   void WaitForErr(const std::string& text);
 
+  // Waits, reading nothing, until its output holds all that it can take.
+  void WaitForFullOut();
+
   // Ends its input and waits until it has left. Its exit status, or the
   // negative number of the signal that ended it.
   int Wait();
