@@ -34,14 +34,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "engine/chat_format.h"
-#include "engine/chat_message.h"
 #include "engine/engine.h"
-#include "engine/options.h"
-#include "engine/session.h"
-#include "engine/stats.h"
-#include "engine/tokenizer.h"
-#include "engine/types.h"
 #include "tools/cpp/runfiles/runfiles.h"
 
 namespace {
