@@ -56,11 +56,30 @@ absl::StatusOr<std::unique_ptr<ModelFile>> OpenFile(
   if (file->kind() != kind) {
     return absl::InvalidArgumentError(
         kind == ModelFile::Kind::kTarget
-            ? absl::StrCat(path, ": a draft; ModelFiles::target wants a target")
-            : absl::StrCat(path,
-                           ": a target; ModelFiles::draft wants a draft"));
+            ? absl::StrCat("'", path,
+                           "': a draft; ModelFiles::target wants a target")
+            : absl::StrCat("'", path,
+                           "': a target; ModelFiles::draft wants a draft"));
   }
   return file;
+}
+
+// From the file's tables. Errors do not name the file.
+absl::Status MakeTexts(const ModelFile& file,
+                       std::unique_ptr<Tokenizer>* tokenizer,
+                       std::unique_ptr<ChatFormat>* chat) {
+  if (file.tokenizer().has_value()) {
+    DELTAEDGE_ASSIGN_OR_RETURN(*tokenizer, MakeBpeTokenizer(*file.tokenizer()));
+  } else {
+    *tokenizer = std::make_unique<NoTokenizer>(file.target_config().vocab_size);
+  }
+  std::unique_ptr<const ChatTable> table;
+  if (file.chat().has_value()) {
+    table = std::make_unique<ChatTable>(*file.chat());
+  }
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      *chat, ChatFormat::Make(tokenizer->get(), std::move(table)));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -88,19 +107,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
 
   ModelInfo& info = impl->info;
   info.has_tokenizer = impl->target_file->tokenizer().has_value();
-  if (info.has_tokenizer) {
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        impl->tokenizer, MakeBpeTokenizer(*impl->target_file->tokenizer()));
-  } else {
-    impl->tokenizer = std::make_unique<NoTokenizer>(config.vocab_size);
+  if (const absl::Status status =
+          MakeTexts(*impl->target_file, &impl->tokenizer, &impl->chat);
+      !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("'", files.target,
+                                                    "': ", status.message()));
   }
-  std::unique_ptr<const ChatTable> chat_table;
-  if (impl->target_file->chat().has_value()) {
-    chat_table = std::make_unique<ChatTable>(*impl->target_file->chat());
-  }
-  DELTAEDGE_ASSIGN_OR_RETURN(
-      impl->chat,
-      ChatFormat::Make(impl->tokenizer.get(), std::move(chat_table)));
 
   DELTAEDGE_ASSIGN_OR_RETURN(impl->pool,
                              ThreadPool::Create(options.num_threads));

@@ -221,7 +221,8 @@ class Session::Impl {
 
   void Cancel() { cancel_.store(true, std::memory_order_relaxed); }
   FinishReason finish_reason() const { return reason_; }
-  std::string TakeTail() { return decoder_.Flush(); }
+  // Inside a callback the decoder holds TokenEvent::text.
+  std::string TakeTail() { return busy_ ? std::string() : decoder_.Flush(); }
   const std::vector<TokenId>& tokens() const { return tokens_; }
   int64_t max_context() const { return limits_.max_context; }
   const SessionStats& stats() const { return stats_; }

@@ -77,6 +77,7 @@ class Session {
   // Why the last Generate or loop of Next() ended; kNone while it has not.
   FinishReason finish_reason() const;
   // The text that no token completed so far: a broken character. Empties it.
+  // From inside a callback: empty, and nothing changes.
   std::string TakeTail();
 
   // Back to the empty sequence. Keeps the memory. Cannot fail. From inside a

@@ -493,13 +493,16 @@ TEST(SessionTest, CallsFromInsideACallbackAreRefused) {
   int calls = 0;
   GenerateOptions options = Endless();
   options.max_new_tokens = 4;
-  const auto result = session->Generate(options, [&](const TokenEvent&) {
+  const auto result = session->Generate(options, [&](const TokenEvent& token) {
     ++calls;
+    const std::string text(token.text);
     EXPECT_TRUE(absl::IsFailedPrecondition(session->Prefill({1})));
     EXPECT_TRUE(absl::IsFailedPrecondition(session->Start({})));
     EXPECT_TRUE(absl::IsFailedPrecondition(session->Next().status()));
     EXPECT_TRUE(
         absl::IsFailedPrecondition(session->Generate({}, Ignore).status()));
+    EXPECT_EQ(session->TakeTail(), "");
+    EXPECT_EQ(token.text, text);
     EXPECT_EQ(session->position(), static_cast<int64_t>(prompt.size() + calls));
     return true;
   });
