@@ -324,10 +324,12 @@ std::optional<std::vector<TokenId>> ReadEosTokens(int32_t vocab_size,
     ids.push_back(*id);
   }
   // A vocabulary that is none is reported as such, not by its tokens.
-  for (const TokenId id : ids) {
-    if (vocab_size > 0 && (id < 0 || id >= vocab_size)) {
-      section->Refuse(kKey, absl::StrCat("ids are 0 to ", vocab_size - 1));
-    }
+  for (size_t i = 0; vocab_size > 0 && i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+    section->Fail(
+        value->is_array() ? absl::StrCat(kKey, "[", i, "]") : kKey,
+        absl::StrCat("is ", ids[i], "; ids are 0 to ", vocab_size - 1));
+    break;
   }
   return ids;
 }

@@ -3,6 +3,7 @@
 #include "tools/convert/hf_config.h"
 
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <variant>
 #include <vector>
@@ -438,6 +439,7 @@ TEST(HfConfigTest, RefusesTargetsByKeyAndValue) {
       {"/eos_token_id", "512", {"eos_token_id is 512", "511"}},
       {"/eos_token_id", "-1", {"eos_token_id is -1"}},
       {"/eos_token_id", "[1, 1.5]", {"eos_token_id", "1.5"}},
+      {"/eos_token_id", "[1, 512]", {"eos_token_id[1] is 512", "511"}},
       {"/eos_token_id", R"("</s>")", {"eos_token_id is \"</s>\""}},
       {"/final_logit_softcapping", "30.0", {"final_logit_softcapping = 30.0"}},
       {"/mlp_bias", "true", {"mlp_bias = true", "not known"}},
@@ -558,6 +560,18 @@ TEST(HfConfigTest, DraftsRotateWhatTheirOwnConfigSays) {
   EXPECT_EQ(Draft(json).attention.rotary_dim, 16);
   json["partial_rotary_factor"] = 0.5;
   EXPECT_EQ(Draft(json).attention.rotary_dim, 8);
+}
+
+// A list that is wrong throughout takes no longer than its first wrong entry.
+TEST(HfConfigTest, LongListsAreRefusedAtOnce) {
+  std::vector<int32_t> ids(300000);
+  std::iota(ids.begin(), ids.end(), 0);
+  Json json = GoldenConfig("tiny-qwen35");
+  json["eos_token_id"] = ids;
+  ExpectRefused(json, {"/vocab_size", "512", {"eos_token_id[512] is 512"}});
+  json = GoldenConfig("tiny-qwen35-dflash");
+  json["dflash_config"]["target_layer_ids"] = ids;
+  ExpectRefused(json, {"/num_target_layers", "8", {"layer 8"}});
 }
 
 TEST(HfConfigTest, UnknownKeysCanBeIgnoredAndAreListed) {
