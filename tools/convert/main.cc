@@ -166,6 +166,7 @@ absl::Status Run(const std::vector<char*>& arguments) {
   const bool quiet = absl::GetFlag(FLAGS_quiet);
   std::signal(SIGINT, Interrupt);
   std::signal(SIGTERM, Interrupt);
+  std::signal(SIGXFSZ, SIG_IGN);  // A file too large is an error to report.
 
   const absl::Time begin = absl::Now();
   ProgressLine line;

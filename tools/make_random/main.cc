@@ -5,6 +5,7 @@
 //   make_random --config=config.json --seed=1 --output=FILE.gdn
 //               [--target=TARGET.gdn]
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -105,8 +106,9 @@ int main(int argc, char** argv) {
       "writes a model file of seeded random weights:\n"
       "  make_random --config=config.json --seed=1 --output=FILE.gdn "
       "[--target=TARGET.gdn]");
-  const absl::Status status =
-      deltaedge::Run(absl::ParseCommandLine(argc, argv));
+  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  std::signal(SIGXFSZ, SIG_IGN);  // A file too large is an error to report.
+  const absl::Status status = deltaedge::Run(arguments);
   if (status.ok()) return EXIT_SUCCESS;
   absl::FPrintF(stderr, "error: %s\n", status.message());
   return EXIT_FAILURE;

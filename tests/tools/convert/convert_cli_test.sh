@@ -83,5 +83,18 @@ refuses "seed" $make_random --config=$configs/t.json --seed=-1 \
 refuses "\"more\"" $make_random --config=$configs/t.json \
   --output="$out/none.gdn" more
 
+# limited COMMAND...: no file may grow beyond 16 KiB.
+limited() {
+  (
+    ulimit -f 16
+    "$@"
+  )
+}
+refuses "File too large" limited $convert --input=$golden/tiny-qwen35 \
+  --output="$out/none.gdn"
+refuses "File too large" limited $make_random --config=$configs/t.json \
+  --output="$out/none.gdn"
+[[ -z "$(find "$out" -name 'none.gdn*')" ]] || fail "a rest of a file"
+
 [[ $failures == 0 ]] || exit 1
 echo "all as expected"
