@@ -36,6 +36,27 @@ TEST(Nfc, NulIsACharacter) {
   EXPECT_EQ(MustNfc(text), std::string("\xC3\xA9\0\xC3\xA9", 5));
 }
 
+// Marks above (class 230) and below (220) a letter, in runs of any length:
+// those below come first, the first above joins the letter, the rest keeps its
+// order.
+TEST(Nfc, OrdersRunsOfMarksHoweverLong) {
+  const std::string above = "\xCC\x81", other_above = "\xCC\x80";
+  const std::string below = "\xCC\xA6";
+  for (const int pairs : {1, 2, 3, 40, 500000}) {
+    std::string text = "e", expected = "\xC3\xA9";
+    for (int i = 0; i < pairs; ++i) {
+      text += i % 3 == 1 ? other_above : above;
+      text += below;
+      expected += below;
+    }
+    for (int i = 1; i < pairs; ++i) {
+      expected += i % 3 == 1 ? other_above : above;
+    }
+    EXPECT_TRUE(MustNfc(text) == expected) << pairs;
+    EXPECT_TRUE(MustNfc(expected) == expected) << pairs;
+  }
+}
+
 TEST(Nfc, NormalisesAsTheReference) {
   int differing = 0;
   for (const nlohmann::json& c : testing::ReadGolden("pretokenize.json")) {
