@@ -28,7 +28,8 @@
 namespace deltaedge {
 namespace {
 
-constexpr size_t kMaxTextBytes = size_t{1} << 30;
+// Composing can make a text three times as long, and places in it are int32_t.
+constexpr size_t kMaxTextBytes = size_t{1} << 28;
 constexpr int32_t kNone = -1;
 
 uint64_t PairKey(TokenId left, TokenId right) {

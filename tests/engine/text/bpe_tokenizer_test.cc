@@ -247,6 +247,18 @@ TEST(BpeTokenizer, IdsBeyondTheTokensArePadding) {
   }
 }
 
+TEST(BpeTokenizer, RefusesTextsThatAreTooLong) {
+  const auto tokenizer = ReadTokenizer("mini_qwen3_regex.tokenizer.json");
+  ASSERT_NE(tokenizer, nullptr);
+  constexpr size_t kMost = size_t{1} << 28;
+  const std::string text(kMost + 1, 'a');
+  const absl::Status status =
+      tokenizer->Encode(text, Tokenizer::Special::kAsText).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr(std::to_string(kMost + 1)));
+  EXPECT_THAT(status.message(), HasSubstr(std::to_string(kMost)));
+}
+
 TEST(BpeTokenizer, ThreadsShareIt) {
   const auto tokenizer = ReadTokenizer("mini_qwen3_regex.tokenizer.json");
   ASSERT_NE(tokenizer, nullptr);
