@@ -10,8 +10,8 @@
 #define HWY_TARGET_INCLUDE "kernels/conv1d/conv1d.cc"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/base/logistic-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltaedge {
@@ -22,13 +22,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::CappedTag<float, 16>;
 using V = hn::Vec<D>;
-
-HWY_INLINE V Silu(V y) {
-  const D d;
-  // exp(104) is infinite and the last argument that hn::Exp takes.
-  const V e = hn::Exp(d, hn::Min(hn::Neg(y), hn::Set(d, 104.0f)));
-  return hn::Div(y, hn::Add(hn::Set(d, 1.0f), e));
-}
 
 // Channels [begin, end) of one row.
 void Row(const Conv1dBlock& block, size_t row, size_t begin, size_t end) {
@@ -63,7 +56,7 @@ void Row(const Conv1dBlock& block, size_t row, size_t begin, size_t end) {
     y = hn::MulAdd(w1, x1, y);
     y = hn::MulAdd(w2, x2, y);
     y = hn::MulAdd(w3, x3, y);
-    hn::StoreN(Silu(y), d, out + c, count);
+    hn::StoreN(Silu(d, y), d, out + c, count);
   }
 }
 

@@ -90,10 +90,14 @@ limited() {
     "$@"
   )
 }
-refuses "File too large" limited $convert --input=$golden/tiny-qwen35 \
-  --output="$out/none.gdn"
-refuses "File too large" limited $make_random --config=$configs/t.json \
-  --output="$out/none.gdn"
+if grep -q __tsan_init $convert; then
+  echo "limit of file sizes: not run, ThreadSanitizer's runtime dies of one"
+else
+  refuses "File too large" limited $convert --input=$golden/tiny-qwen35 \
+    --output="$out/none.gdn"
+  refuses "File too large" limited $make_random --config=$configs/t.json \
+    --output="$out/none.gdn"
+fi
 [[ -z "$(find "$out" -name 'none.gdn*')" ]] || fail "a rest of a file"
 
 [[ $failures == 0 ]] || exit 1
