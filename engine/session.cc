@@ -52,8 +52,7 @@ class Session::Impl {
         drafter_(std::move(drafter)),
         decoder_(engine_->tokenizer.get(),
                  StreamDecoder::SpecialTokens::kSkip) {
-    stats_.tried_at.resize(limits_.draft_tokens);
-    stats_.accepted_at.resize(limits_.draft_tokens);
+    ClearStats();
   }
 
   absl::Status Prefill(absl::Span<const TokenId> tokens) {
@@ -213,10 +212,7 @@ class Session::Impl {
     state_.recurrent.Reset();
     drafter_->Reset();
     awaiting_first_token_ = false;
-    SessionStats fresh;
-    fresh.tried_at.resize(limits_.draft_tokens);
-    fresh.accepted_at.resize(limits_.draft_tokens);
-    stats_ = std::move(fresh);
+    ClearStats();
   }
 
   void Cancel() { cancel_.store(true, std::memory_order_relaxed); }
@@ -228,6 +224,12 @@ class Session::Impl {
   const SessionStats& stats() const { return stats_; }
 
  private:
+  void ClearStats() {
+    stats_ = {};
+    stats_.tried_at.resize(limits_.draft_tokens);
+    stats_.accepted_at.resize(limits_.draft_tokens);
+  }
+
   absl::Status CheckFree() {
     if (!busy_) {
       if (reset_wanted_) Reset();  // Asked for by a drafter.

@@ -18,6 +18,7 @@
 #include "engine/options.h"
 #include "engine/session.h"
 #include "gtest/gtest.h"
+#include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
 #include "tests/testing/random.h"
 #include "tests/testing/scripted_drafter.h"
@@ -26,6 +27,7 @@ namespace deltaedge {
 namespace {
 
 using testing::Random;
+using testing::SameBits;
 using testing::ScriptedDrafter;
 
 struct Model {
@@ -56,11 +58,6 @@ struct Decoded {
   std::vector<float> logits;    // Of every new token.
   SessionStats stats;
 };
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 class LosslessTest : public ::testing::TestWithParam<Model> {
  protected:

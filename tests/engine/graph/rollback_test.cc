@@ -21,6 +21,7 @@
 #include "engine/state/recurrent_store.h"
 #include "gtest/gtest.h"
 #include "kernels/attn/attention.h"
+#include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
 #include "tests/testing/random.h"
 
@@ -28,13 +29,9 @@ namespace deltaedge {
 namespace {
 
 using testing::Random;
+using testing::SameBits;
 
 constexpr int64_t kCapacity = 160;
-
-bool SameBits(absl::Span<const float> a, absl::Span<const float> b) {
-  return a.size() == b.size() &&
-         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 // Everything that the model remembers, in the order of the layers.
 std::vector<float> Everything(const TargetConfig& config,
