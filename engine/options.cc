@@ -2,9 +2,35 @@
 
 #include "engine/options.h"
 
+#include <cmath>
+
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
+#include "engine/text/utf8.h"
 
 namespace deltaedge {
+
+namespace {
+
+constexpr size_t kMaxStopTexts = 64;
+constexpr size_t kMaxStopTextBytes = 1024;
+
+// A NaN is in no range.
+absl::Status CheckRange(const char* name, float value, float low, float high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is ", value, "; allowed are ", low, " to ", high));
+}
+
+// The same without `low` itself.
+absl::Status CheckAbove(const char* name, float value, float low, float high) {
+  if (value > low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, " is ", value, "; allowed is more than ", low, ", to ", high));
+}
+
+}  // namespace
 
 absl::Status Validate(const EngineOptions& options) {
   if (options.num_threads < 0 || options.num_threads > 256) {
@@ -34,13 +60,61 @@ absl::Status Validate(const SessionOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status Validate(const SamplingOptions& options) {
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckRange("temperature", options.temperature, 0.0f, 100.0f));
+  if (options.top_k < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_k is ", options.top_k,
+                     "; allowed are 0 (all) or a number of tokens"));
+  }
+  DELTAEDGE_RETURN_IF_ERROR(CheckAbove("top_p", options.top_p, 0.0f, 1.0f));
+  DELTAEDGE_RETURN_IF_ERROR(CheckRange("min_p", options.min_p, 0.0f, 1.0f));
+  DELTAEDGE_RETURN_IF_ERROR(CheckAbove(
+      "repetition_penalty", options.repetition_penalty, 0.0f, 100.0f));
+  DELTAEDGE_RETURN_IF_ERROR(CheckRange(
+      "presence_penalty", options.presence_penalty, -100.0f, 100.0f));
+  DELTAEDGE_RETURN_IF_ERROR(CheckRange(
+      "frequency_penalty", options.frequency_penalty, -100.0f, 100.0f));
+  absl::flat_hash_set<TokenId> biased;
+  for (size_t i = 0; i < options.logit_bias.size(); ++i) {
+    const LogitBias& bias = options.logit_bias[i];
+    if (!std::isfinite(bias.bias)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("logit_bias[", i, "] adds ", bias.bias, " to token ",
+                       bias.token, "; allowed are finite numbers"));
+    }
+    if (!biased.insert(bias.token).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("logit_bias[", i, "] is for token ", bias.token,
+                       ", which has one already"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Validate(const GenerateOptions& options) {
   if (options.max_new_tokens < 1) {
     return absl::InvalidArgumentError(absl::StrCat("max_new_tokens is ",
                                                    options.max_new_tokens,
                                                    "; at least 1 is needed"));
   }
-  return absl::OkStatus();
+  if (options.stop_texts.size() > kMaxStopTexts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stop_texts has ", options.stop_texts.size(),
+                     " entries; allowed are at most ", kMaxStopTexts));
+  }
+  for (size_t i = 0; i < options.stop_texts.size(); ++i) {
+    const std::string& text = options.stop_texts[i];
+    if (text.empty() || text.size() > kMaxStopTextBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stop_texts[", i, "] has ", text.size(),
+                       " bytes; allowed are 1 to ", kMaxStopTextBytes));
+    }
+    DELTAEDGE_RETURN_IF_ERROR(
+        CheckUtf8(text, absl::StrCat("stop_texts[", i, "]")));
+  }
+  return Validate(options.sampling);
 }
 
 }  // namespace deltaedge

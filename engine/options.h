@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "engine/drafter.h"
+#include "engine/sampling_options.h"
 #include "engine/types.h"
 
 namespace deltaedge {
@@ -60,6 +61,9 @@ struct SessionOptions {
   // Drafts of the application's own in place of the draft model's.
   std::shared_ptr<Drafter> drafter;
 
+  // How drafts in vain are taken back.
+  Rollback rollback = Rollback::kJournal;
+
   // Refuse a session that would need more (SessionMemory::total()). 0: no
   // limit.
   int64_t memory_limit_bytes = 0;
@@ -68,20 +72,33 @@ struct SessionOptions {
 // --- Read by every Generate
 // ----------------------------------------------------
 
-// Decoding is greedy: each token is the one with the highest score, the lowest
-// id among equals.
 struct GenerateOptions {
-  int32_t max_new_tokens = 256;      // At least 1.
-  std::vector<TokenId> stop_tokens;  // Besides the model's own.
-  bool ignore_model_stop_tokens =
-      false;            // For benchmarks: only the ones above.
-  bool logits = false;  // Fill TokenEvent::logits.
+  // At least 1.
+  int32_t max_new_tokens = 256;
+  // How tokens are picked. The defaults are greedy decoding.
+  SamplingOptions sampling;
+  // Tokens that end the answer, besides the model's own.
+  std::vector<TokenId> stop_tokens;
+  // Texts that end the answer: valid UTF-8, not empty, at most 64 of at most
+  // 1024 bytes. What matches one is never delivered as text, not even a part
+  // of it: text that may become a match is held back until it is known, and
+  // comes as GenerateResult::tail if the answer ends before. The tokens of the
+  // match belong to the sequence like any others, up to the one that completes
+  // it, whose event carries the text before the match. Of several texts the
+  // first to be complete counts, the longest of those that are complete at
+  // once. The prompt is not looked at.
+  std::vector<std::string> stop_texts;
+  // For benchmarks: only the stop tokens above.
+  bool ignore_model_stop_tokens = false;
+  // Fill TokenEvent::logits.
+  bool logits = false;
 };
 
 // InvalidArgument names the first bad field, its value and what is allowed.
 // What depends on the model is checked where the options are used.
 absl::Status Validate(const EngineOptions& options);
 absl::Status Validate(const SessionOptions& options);
+absl::Status Validate(const SamplingOptions& options);
 absl::Status Validate(const GenerateOptions& options);
 
 }  // namespace deltaedge

@@ -22,6 +22,9 @@ struct SessionStats {
   int64_t draft_steps = 0;  // Those that verified at least one draft.
   int64_t drafted = 0;      // Drafts that were verified.
   int64_t accepted = 0;     // Of those, drafts that the target agreed with.
+  // Of the random numbers of the last Start() or Generate(): the one it was
+  // given, or the one that was drawn. No counter.
+  uint64_t seed = 0;
   // [i]: how often a block had an i-th draft, and how often it was accepted.
   // The tail tells whether a shorter block would pay.
   std::vector<int64_t> tried_at, accepted_at;

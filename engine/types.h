@@ -19,9 +19,22 @@ using TokenId = int32_t;
 enum class FinishReason {
   kNone = 0,         // Not ended: another token can be asked for.
   kStopToken = 1,    // A stop id was sampled. It joins the sequence, unprinted.
+  kStopText = 2,     // The text reached one of GenerateOptions::stop_texts.
   kMaxTokens = 3,    // GenerateOptions::max_new_tokens was reached.
   kContextFull = 4,  // SessionOptions::max_context was reached.
   kCancelled = 5,    // Cancel() was called, or the callback returned false.
+};
+
+// How a session takes back what was drafted in vain. Tokens and scores are the
+// same bits either way; this is about memory and time.
+enum class Rollback {
+  // One recurrent state per layer and a journal of the last block, from which
+  // the rows that count are redone when the next block reads the state.
+  kJournal,
+  // A state per row of a block, in a ring of 2 + K slots, as the reference
+  // design has it: rolling back picks a slot. Takes 2 + K times the memory of a
+  // state and writes one per row. For comparison.
+  kSlots,
 };
 
 // Who proposed a token. The target always decides; this is for statistics.
