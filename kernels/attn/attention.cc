@@ -6,6 +6,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
@@ -469,6 +470,24 @@ void KvRead(const KvView& kv, int64_t position, int32_t rows, float* k,
       const float* value = kv.v + (h * groups * kKeyGroup + p) * head_dim;
       v = std::copy(value, value + head_dim, v);
     }
+  }
+}
+
+void KvCopy(const KvView& from, int64_t rows, const KvView& to) {
+  assert(from.kv_heads == to.kv_heads && from.head_dim == to.head_dim);
+  assert(rows >= 0 && rows <= from.capacity && rows <= to.capacity);
+  if (rows == 0) return;
+  const int64_t from_head =
+      Groups(from.capacity) * kKeyGroup * int64_t{from.head_dim};
+  const int64_t to_head =
+      Groups(to.capacity) * kKeyGroup * int64_t{to.head_dim};
+  const int64_t keys = Groups(rows) * kKeyGroup * int64_t{to.head_dim};
+  const int64_t values = rows * to.head_dim;
+  for (int64_t h = 0; h < to.kv_heads; ++h) {
+    std::memcpy(to.k + h * to_head, from.k + h * from_head,
+                static_cast<size_t>(keys) * sizeof(float));
+    std::memcpy(to.v + h * to_head, from.v + h * from_head,
+                static_cast<size_t>(values) * sizeof(float));
   }
 }
 

@@ -72,6 +72,13 @@ void KvWrite(const KvView& kv, int64_t position, int32_t rows, const float* k,
 void KvRead(const KvView& kv, int64_t position, int32_t rows, float* k,
             float* v);
 
+// Copies positions 0 .. rows - 1, which must lie within both capacities, bit
+// for bit. The two have the same heads and head_dim and do not overlap; their
+// capacities may differ. Keys are copied in whole groups, so those of `to` at
+// positions from `rows` to the end of rows' group become unspecified; its other
+// keys, and values from `rows` on, stay as they are.
+void KvCopy(const KvView& from, int64_t rows, const KvView& to);
+
 // The keys that a row sees: begin <= p < end.
 struct KeyRange {
   int64_t begin;

@@ -3,7 +3,9 @@
 #ifndef DELTAEDGE_KERNELS_BASE_ARGUMENT_ERROR_H_
 #define DELTAEDGE_KERNELS_BASE_ARGUMENT_ERROR_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace deltaedge {
 
@@ -17,6 +19,18 @@ struct ArgumentError {
   int64_t value;  // the value found; of a null pointer 0; else see `allowed`
   const char* allowed;  // e.g. "at least 0"
 };
+
+// The error as a sentence, the index in its brackets, e.g.
+// "sequence[3].fold_rows is -1; allowed: at least 0".
+inline std::string ToString(const ArgumentError& error) {
+  std::string text = error.argument;
+  const std::size_t bracket = text.find("[]");
+  if (error.index >= 0 && bracket != std::string::npos) {
+    text.insert(bracket + 1, std::to_string(error.index));
+  }
+  return text + " is " + std::to_string(error.value) +
+         "; allowed: " + error.allowed;
+}
 
 }  // namespace deltaedge
 

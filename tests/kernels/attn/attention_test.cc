@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -463,6 +464,72 @@ TEST(KvStoreTest, HoldsTheDocumentedLayoutAndNothingElse) {
       }
     }
   }
+}
+
+// Bits that a copy must not touch: quiet and signalling NaN, -0, denormals.
+std::vector<float> AnyBits(Random& random, size_t size) {
+  std::vector<float> values(size);
+  for (float& value : values) {
+    const uint32_t bits = static_cast<uint32_t>(random.Bits());
+    std::memcpy(&value, &bits, sizeof(value));
+  }
+  return values;
+}
+
+TEST(KvCopyTest, CopiesBitsBetweenCapacitiesAndNothingElse) {
+  constexpr int kHeads = 3;
+  constexpr int kDim = 4;
+  const int64_t capacities[] = {1, 15, 16, 17, 37, 48, 50};
+  Random random(23);
+  for (const int64_t from_capacity : capacities) {
+    for (const int64_t to_capacity : capacities) {
+      const size_t from_floats =
+          static_cast<size_t>(KvKeyFloats(kHeads, kDim, from_capacity));
+      const size_t to_floats =
+          static_cast<size_t>(KvKeyFloats(kHeads, kDim, to_capacity));
+      const int64_t to_padded = (to_capacity + 15) / 16 * 16;
+      for (const int64_t rows : {0, 1, 2, 15, 16, 17, 32, 33, 37, 48, 50}) {
+        if (rows > std::min(from_capacity, to_capacity)) continue;
+        SCOPED_TRACE("from " + std::to_string(from_capacity) + " to " +
+                     std::to_string(to_capacity) + " rows " +
+                     std::to_string(rows));
+        CanaryBuffer<float> from_k(AnyBits(random, from_floats), 1);
+        CanaryBuffer<float> from_v(AnyBits(random, from_floats), 3);
+        const std::vector<float> before_k = AnyBits(random, to_floats);
+        const std::vector<float> before_v = AnyBits(random, to_floats);
+        CanaryBuffer<float> to_k(before_k, 5);
+        CanaryBuffer<float> to_v(before_v, 7);
+        const KvView from = {from_k.data(), from_v.data(), kHeads, kDim,
+                             from_capacity};
+        const KvView to = {to_k.data(), to_v.data(), kHeads, kDim, to_capacity};
+        KvCopy(from, rows, to);
+        EXPECT_TRUE(to_k.Intact() && to_v.Intact());
+
+        const size_t row_floats = static_cast<size_t>(rows) * kHeads * kDim;
+        std::vector<float> k(row_floats), v(row_floats);
+        std::vector<float> k_copy(row_floats), v_copy(row_floats);
+        KvRead(from, 0, static_cast<int32_t>(rows), k.data(), v.data());
+        KvRead(to, 0, static_cast<int32_t>(rows), k_copy.data(), v_copy.data());
+        EXPECT_TRUE(SameBits(k, k_copy));
+        EXPECT_TRUE(SameBits(v, v_copy));
+
+        const int64_t keys = (rows + 15) / 16 * 16 * kDim;
+        const int64_t values = rows * kDim;
+        for (int64_t h = 0; h < kHeads; ++h) {
+          const int64_t begin = h * to_padded * kDim;
+          EXPECT_TRUE(SameBits(&to_k[begin] + keys, &before_k[begin] + keys,
+                               to_padded * kDim - keys));
+          EXPECT_TRUE(SameBits(&to_v[begin] + values, &before_v[begin] + values,
+                               to_padded * kDim - values));
+        }
+      }
+    }
+  }
+}
+
+TEST(KvCopyTest, NoRowsNeedNoMemory) {
+  const KvView empty = {nullptr, nullptr, 2, 8, 0};
+  KvCopy(empty, 0, empty);
 }
 
 TEST(CheckAttentionBlockTest, NamesTheFirstUnsoundArgument) {
