@@ -54,7 +54,7 @@ absl::Status ExportRecurrentState(const TargetConfig& config, int32_t layer,
 
   const JournalRows journal = store.journal(index, sequence->cursor.journal());
   GdnSequence fold = {};
-  fold.state = store.state(index);
+  fold.state = store.state(index, sequence->cursor.column());
   fold.fold.k = journal.k;
   fold.fold.u = journal.u;
   fold.fold.gamma = journal.gamma;

@@ -292,11 +292,11 @@ class TargetModelImpl : public TargetModel {
                     w.dt_bias, act_.log_decay.data(), act_.beta.data());
 
     GdnSequence sequence = {};
-    sequence.state = store.state(index);
+    sequence.state = store.state(index, cursor.column());
     sequence.fold = ToKernel(store.journal(index, cursor.journal()));
     sequence.fold_rows = cursor.pending(index);
     if (pass.spare == nullptr) {
-      sequence.folded = store.state(index);
+      sequence.folded = store.state(index, cursor.column());
       sequence.record = ToKernel(store.journal(index, 1 - cursor.journal()));
     } else {
       sequence.last = pass.spare->state(index);

@@ -137,7 +137,7 @@ absl::Status Stepper::Prefill(absl::Span<const TokenId> tokens,
   DELTAEDGE_RETURN_IF_ERROR(target_->Run(pass));
   DELTAEDGE_RETURN_IF_ERROR(
       drafter->ObservePrefill(pass.plan, pass.taps, cancel));
-  state->recurrent.Adopt(pass.plan, &spare_);
+  state->recurrent.Adopt(pass.plan, state->cursor.column(), &spare_);
   state->cursor.PublishPrefill(pass.plan);
   return absl::OkStatus();
 }

@@ -14,10 +14,10 @@ namespace {
 
 constexpr int32_t kWindowColumns = 3;
 
-absl::StatusOr<std::vector<AlignedArray<float>>> AllocateLayers(
-    int32_t layers, int64_t floats, const char* what) {
+absl::StatusOr<std::vector<AlignedArray<float>>> AllocateArrays(
+    int32_t count, int64_t floats, const char* what) {
   std::vector<AlignedArray<float>> result;
-  for (int32_t i = 0; i < layers; ++i) {
+  for (int32_t i = 0; i < count; ++i) {
     DELTAEDGE_ASSIGN_OR_RETURN(auto array,
                                AlignedArray<float>::Allocate(floats, what));
     result.push_back(std::move(array));
@@ -31,27 +31,26 @@ absl::StatusOr<RecurrentStore> RecurrentStore::Create(
     const RecurrentShape& shape) {
   RecurrentStore store;
   store.shape_ = shape;
-  const int64_t journal =
-      2 * shape.block_rows *
-      (shape.key_floats + shape.update_floats + shape.decay_floats);
   DELTAEDGE_ASSIGN_OR_RETURN(
-      store.state_,
-      AllocateLayers(shape.layers, shape.state_floats, "recurrent states"));
-  DELTAEDGE_ASSIGN_OR_RETURN(store.journal_,
-                             AllocateLayers(shape.layers, journal, "journals"));
+      store.state_, AllocateArrays(shape.layers * shape.state_columns(),
+                                   shape.state_floats, "recurrent states"));
+  if (shape.rollback == Rollback::kJournal) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        store.journal_,
+        AllocateArrays(shape.layers, shape.journal_floats(), "journals"));
+  }
   DELTAEDGE_ASSIGN_OR_RETURN(
       store.ring_,
-      AllocateLayers(shape.layers, shape.ring_rows() * shape.column_floats,
+      AllocateArrays(shape.layers, shape.ring_rows() * shape.column_floats,
                      "convolution windows"));
   return store;
 }
 
 JournalRows RecurrentStore::journal(int32_t layer, int32_t which) {
-  const int64_t rows = shape_.block_rows;
-  const int64_t floats =
-      rows * (shape_.key_floats + shape_.update_floats + shape_.decay_floats);
   JournalRows journal;
-  journal.k = journal_[layer].data() + which * floats;
+  if (shape_.rollback == Rollback::kSlots) return journal;
+  const int64_t rows = shape_.block_rows;
+  journal.k = journal_[layer].data() + which * (shape_.journal_floats() / 2);
   journal.u = journal.k + rows * shape_.key_floats;
   journal.gamma = journal.u + rows * shape_.update_floats;
   return journal;
@@ -66,18 +65,19 @@ void RecurrentStore::WriteColumns(int32_t layer, int64_t position, int32_t rows,
   }
 }
 
-void RecurrentStore::Adopt(const BlockPlan& plan, SpareStates* spare) {
+void RecurrentStore::Adopt(const BlockPlan& plan, int32_t column,
+                           SpareStates* spare) {
   const int32_t tail = std::min(plan.rows, kWindowColumns);
   for (int32_t i = 0; i < shape_.layers; ++i) {
-    std::swap(state_[i], spare->state_[i]);
+    std::swap(state_[StateIndex(i, column)], spare->state_[i]);
     WriteColumns(i, plan.position + plan.rows - tail, tail, spare->columns(i),
                  shape_.column_floats);
   }
 }
 
 void RecurrentStore::Reset() {
-  for (AlignedArray<float>& state : state_) {
-    std::memset(state.data(), 0, shape_.state_floats * sizeof(float));
+  for (int32_t i = 0; i < shape_.layers; ++i) {
+    std::memset(state(i, 0), 0, shape_.state_floats * sizeof(float));
   }
 }
 
@@ -85,10 +85,10 @@ absl::StatusOr<SpareStates> SpareStates::Create(const RecurrentShape& shape) {
   SpareStates spare;
   DELTAEDGE_ASSIGN_OR_RETURN(
       spare.state_,
-      AllocateLayers(shape.layers, shape.state_floats, "spare states"));
+      AllocateArrays(shape.layers, shape.state_floats, "spare states"));
   DELTAEDGE_ASSIGN_OR_RETURN(
       spare.columns_,
-      AllocateLayers(shape.layers, kWindowColumns * shape.column_floats,
+      AllocateArrays(shape.layers, kWindowColumns * shape.column_floats,
                      "spare columns"));
   return spare;
 }

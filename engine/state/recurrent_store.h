@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/state/sequence_state.h"
+#include "engine/types.h"
 
 namespace deltaedge {
 
@@ -22,13 +23,24 @@ struct RecurrentShape {
   int64_t decay_floats = 0;   // Journal, per row: Hv
   int64_t column_floats = 0;  // One raw column of the convolution.
   int32_t block_rows = 1;     // T_max
+  Rollback rollback = Rollback::kJournal;
 
+  // States of a layer: one, or with slots one more than a block has rows.
+  int32_t state_columns() const {
+    return rollback == Rollback::kSlots ? 1 + block_rows : 1;
+  }
+  // Of a layer's two journals together. Slots need none.
+  int64_t journal_floats() const {
+    return rollback == Rollback::kSlots
+               ? 0
+               : 2 * block_rows * (key_floats + update_floats + decay_floats);
+  }
   // Rows of the convolution's ring: a block and the 3 columns before it.
   int32_t ring_rows() const { return block_rows + 3; }
   int64_t bytes() const {
-    const int64_t journal =
-        2 * block_rows * (key_floats + update_floats + decay_floats);
-    return layers * (state_floats + journal + ring_rows() * column_floats) *
+    return layers *
+           (state_columns() * state_floats + journal_floats() +
+            ring_rows() * column_floats) *
            static_cast<int64_t>(sizeof(float));
   }
 };
@@ -43,18 +55,30 @@ struct JournalRows {
 
 class SpareStates;
 
-// The recurrent part of one sequence. Per GDN layer: one state S, which covers
-// all tokens that were folded in; two journals, the current one with the rows
-// that are kept but not yet folded, the other for the next block; and a ring of
-// raw convolution columns, position p at row p mod ring_rows.
+// The recurrent part of one sequence, beside the cursors of a SequenceState of
+// the same block_rows and Rollback. Per GDN layer a ring of raw convolution
+// columns, position p at row p mod ring_rows, and
+//
+//   kJournal: one state S, in column 0, which covers all tokens that were
+//   folded
+//             in, and two journals: the current one with the rows that are kept
+//             but not yet folded, the other for the next block;
+//   kSlots:   state_columns() states, of which SequenceState::column() says the
+//             one that counts.
 class RecurrentStore {
  public:
   // States start at zero. ResourceExhausted: no memory.
   static absl::StatusOr<RecurrentStore> Create(const RecurrentShape& shape);
 
   const RecurrentShape& shape() const { return shape_; }
-  float* state(int32_t layer) { return state_[layer].data(); }
-  const float* state(int32_t layer) const { return state_[layer].data(); }
+  // 0 <= column < state_columns().
+  float* state(int32_t layer, int32_t column) {
+    return state_[StateIndex(layer, column)].data();
+  }
+  const float* state(int32_t layer, int32_t column) const {
+    return state_[StateIndex(layer, column)].data();
+  }
+  // `which`: 0 or 1. Null pointers with kSlots.
   JournalRows journal(int32_t layer, int32_t which);
   float* ring(int32_t layer) { return ring_[layer].data(); }
 
@@ -63,20 +87,27 @@ class RecurrentStore {
   void WriteColumns(int32_t layer, int64_t position, int32_t rows,
                     const float* x, int64_t x_stride);
 
-  // A prompt chunk has written `spare`: its states become ours, ours become
-  // spare, and the chunk's last columns join the rings.
-  void Adopt(const BlockPlan& plan, SpareStates* spare);
+  // A prompt chunk has written `spare`: its states become ours in `column`,
+  // those that were there become spare, and the chunk's last columns join the
+  // rings.
+  void Adopt(const BlockPlan& plan, int32_t column, SpareStates* spare);
 
-  // States back to zero. Journals and rings need no clearing: nothing is
-  // pending in an empty sequence, and columns before position 0 are zero by
-  // position.
+  // The states of column 0, where an empty sequence starts, back to zero.
+  // Nothing else needs clearing: nothing is pending, other states are written
+  // before they count, and columns of the convolution before position 0 are
+  // zero by position.
   void Reset();
 
  private:
   RecurrentStore() = default;
 
+  int32_t StateIndex(int32_t layer, int32_t column) const {
+    return layer * shape_.state_columns() + column;
+  }
+
   RecurrentShape shape_;
-  std::vector<AlignedArray<float>> state_, journal_, ring_;
+  std::vector<AlignedArray<float>> state_;  // [layers * state_columns]
+  std::vector<AlignedArray<float>> journal_, ring_;
 };
 
 // Where a prompt chunk writes, one for all sequences of an engine: nothing of a

@@ -3,14 +3,18 @@
 #include "engine/state/sequence_state.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "absl/strings/str_cat.h"
 
 namespace deltaedge {
 
 SequenceState::SequenceState(int64_t capacity, int32_t block_rows,
-                             int32_t gdn_layers)
-    : capacity_(capacity), block_rows_(block_rows), pending_(gdn_layers, 0) {}
+                             int32_t gdn_layers, Rollback rollback)
+    : capacity_(capacity),
+      block_rows_(block_rows),
+      rollback_(rollback),
+      pending_(gdn_layers, 0) {}
 
 absl::StatusOr<BlockPlan> SequenceState::Plan(int32_t rows) const {
   if (rows < 1) {
@@ -28,7 +32,9 @@ absl::StatusOr<BlockPlan> SequenceState::Plan(int32_t rows) const {
 void SequenceState::Begin(const BlockPlan&) { has_block_ = false; }
 
 void SequenceState::PublishBlock(const BlockPlan& plan) {
+  assert(plan.rows <= block_rows_);
   block_ = plan;
+  block_column_ = column_;
   has_block_ = true;
   journal_ = 1 - journal_;
   std::fill(pending_.begin(), pending_.end(), 0);
@@ -51,13 +57,19 @@ absl::Status SequenceState::Keep(int32_t rows) {
         absl::StrCat("rows to keep: ", rows, "; the block has ", block_.rows));
   }
   length_ = block_.position + rows;
-  std::fill(pending_.begin(), pending_.end(), rows);
+  if (rollback_ == Rollback::kSlots) {
+    column_ = ColumnAfter(block_column_, rows);
+  } else {
+    std::fill(pending_.begin(), pending_.end(), rows);
+  }
   return absl::OkStatus();
 }
 
-void SequenceState::Reset() {
-  length_ = 0;
+void SequenceState::Place(int64_t length) {
+  assert(length >= 0 && length <= capacity_);
+  length_ = length;
   has_block_ = false;
+  column_ = 0;
   std::fill(pending_.begin(), pending_.end(), 0);
 }
 

@@ -74,7 +74,7 @@ absl::StatusOr<TargetRunner::Outputs> TargetRunner::Run(
   pass.taps = outputs.taps.empty() ? nullptr : outputs.taps.data();
   sequence->cursor.Begin(pass.plan);
   DELTAEDGE_RETURN_IF_ERROR(model_->Run(pass));
-  sequence->recurrent.Adopt(pass.plan, &spare_);
+  sequence->recurrent.Adopt(pass.plan, sequence->cursor.column(), &spare_);
   sequence->cursor.PublishPrefill(pass.plan);
   return outputs;
 }

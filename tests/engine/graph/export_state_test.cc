@@ -79,8 +79,8 @@ TEST_F(ExportStateTest, KeptRowsCountAndOthersDoNot) {
   for (int i = 0; i < 4 * 6; ++i) next.u[i] = static_cast<float>(10 * (i + 1));
   for (int i = 0; i < 4 * 2; ++i) next.gamma[i] = 0.5f;
   Block(/*rows=*/4, /*kept=*/1);
-  const std::vector<float> before(sequence_.recurrent.state(1),
-                                  sequence_.recurrent.state(1) + 8);
+  const std::vector<float> before(sequence_.recurrent.state(1, 0),
+                                  sequence_.recurrent.state(1, 0) + 8);
   ASSERT_TRUE(ExportRecurrentState(config_, 2, &sequence_, &out_).ok());
   ASSERT_EQ(out_.size(), 2u * 4 * 3);
   for (int head = 0; head < 2; ++head) {
@@ -91,7 +91,7 @@ TEST_F(ExportStateTest, KeptRowsCountAndOthersDoNot) {
       }
     }
   }
-  EXPECT_EQ(0, std::memcmp(before.data(), sequence_.recurrent.state(1),
+  EXPECT_EQ(0, std::memcmp(before.data(), sequence_.recurrent.state(1, 0),
                            before.size() * sizeof(float)));
   EXPECT_EQ(sequence_.cursor.pending(1), 1);
 

@@ -154,7 +154,8 @@ class RollbackTest : public ::testing::TestWithParam<const char*> {
     pass.logits = logits_.data();
     ASSERT_TRUE(model_->Run(pass).ok());
     if (prefill) {
-      sequence.recurrent.Adopt(pass.plan, spare_.get());
+      sequence.recurrent.Adopt(pass.plan, sequence.cursor.column(),
+                               spare_.get());
       sequence.cursor.PublishPrefill(pass.plan);
     } else {
       sequence.cursor.PublishBlock(pass.plan);

@@ -7,13 +7,16 @@
 #include <vector>
 
 #include "engine/state/kv_store.h"
+#include "engine/types.h"
 #include "gtest/gtest.h"
 
 namespace deltaedge {
 namespace {
 
-RecurrentShape Shape(int32_t block_rows) {
+RecurrentShape Shape(int32_t block_rows,
+                     Rollback rollback = Rollback::kJournal) {
   RecurrentShape shape;
+  shape.rollback = rollback;
   shape.layers = 2;
   shape.state_floats = 64;
   shape.key_floats = 6;
@@ -79,8 +82,43 @@ TEST(RecurrentStoreTest, ABlockLeavesTheWindowBeforeItIntact) {
   }
 }
 
+TEST(RecurrentStoreTest, StatesDoNotOverlapAndStartAtZero) {
+  for (const Rollback rollback : {Rollback::kJournal, Rollback::kSlots}) {
+    auto store = RecurrentStore::Create(Shape(3, rollback));
+    ASSERT_TRUE(store.ok());
+    const int32_t columns = store->shape().state_columns();
+    EXPECT_EQ(columns, rollback == Rollback::kSlots ? 4 : 1);
+    for (int32_t layer = 0; layer < 2; ++layer) {
+      for (int32_t column = 0; column < columns; ++column) {
+        float* const state = store->state(layer, column);
+        EXPECT_EQ(std::count(state, state + 64, 0.0f), 64);
+        std::fill_n(state, 64, static_cast<float>(10 * layer + column + 1));
+      }
+    }
+    for (int32_t layer = 0; layer < 2; ++layer) {
+      for (int32_t column = 0; column < columns; ++column) {
+        const float* const state = store->state(layer, column);
+        EXPECT_EQ(std::count(state, state + 64,
+                             static_cast<float>(10 * layer + column + 1)),
+                  64);
+      }
+    }
+  }
+}
+
+TEST(RecurrentStoreTest, SlotsHaveNoJournal) {
+  auto store = RecurrentStore::Create(Shape(3, Rollback::kSlots));
+  ASSERT_TRUE(store.ok());
+  for (const int32_t which : {0, 1}) {
+    const JournalRows rows = store->journal(1, which);
+    EXPECT_EQ(rows.k, nullptr);
+    EXPECT_EQ(rows.u, nullptr);
+    EXPECT_EQ(rows.gamma, nullptr);
+  }
+}
+
 // Case C9: chunks shorter than the window keep the older columns.
-TEST(RecurrentStoreTest, AdoptTakesStatesAndTheLastColumns) {
+TEST(RecurrentStoreTest, AdoptTakesTheLastColumns) {
   for (int32_t rows = 1; rows <= 6; ++rows) {
     auto store = RecurrentStore::Create(Shape(1));
     auto spare = SpareStates::Create(Shape(1));
@@ -88,40 +126,92 @@ TEST(RecurrentStoreTest, AdoptTakesStatesAndTheLastColumns) {
     const auto old = Columns(7, 3, 5);
     for (int32_t layer = 0; layer < 2; ++layer) {
       store->WriteColumns(layer, 7, 3, old.data(), 5);
-      store->state(layer)[0] = 1;
-      spare->state(layer)[0] = 2;
       const int32_t tail = std::min(rows, 3);
       const auto last = Columns(10 + rows - tail, tail, 5);
       std::copy(last.begin(), last.end(), spare->columns(layer));
     }
-    const float* const spare_state = spare->state(1);
-    store->Adopt({10, rows}, &*spare);
+    store->Adopt({10, rows}, /*column=*/0, &*spare);
     for (int32_t layer = 0; layer < 2; ++layer) {
-      EXPECT_EQ(store->state(layer)[0], 2);
-      EXPECT_EQ(spare->state(layer)[0], 1);
       for (int64_t p = 10 + rows - 3; p < 10 + rows; ++p) {
         for (int32_t c = 0; c < 5; ++c) {
           EXPECT_EQ(store->ring(layer)[(p % 4) * 5 + c], Column(p, c));
         }
       }
     }
-    EXPECT_EQ(store->state(1), spare_state) << "a copy where a swap would do";
   }
 }
 
-TEST(RecurrentStoreTest, ResetClearsStates) {
-  auto store = RecurrentStore::Create(Shape(1));
-  ASSERT_TRUE(store.ok());
-  for (int i = 0; i < 64; ++i) store->state(1)[i] = 3;
-  store->Reset();
-  for (int i = 0; i < 64; ++i) EXPECT_EQ(store->state(1)[i], 0);
+TEST(RecurrentStoreTest, AdoptSwapsTheStatesOfOneColumn) {
+  for (const Rollback rollback : {Rollback::kJournal, Rollback::kSlots}) {
+    const RecurrentShape shape = Shape(3, rollback);
+    const int32_t columns = shape.state_columns();
+    for (int32_t adopted = 0; adopted < columns; ++adopted) {
+      auto store = RecurrentStore::Create(shape);
+      auto spare = SpareStates::Create(shape);
+      ASSERT_TRUE(store.ok() && spare.ok());
+      std::vector<const float*> ours, theirs;
+      for (int32_t layer = 0; layer < 2; ++layer) {
+        for (int32_t column = 0; column < columns; ++column) {
+          ours.push_back(store->state(layer, column));
+        }
+        theirs.push_back(spare->state(layer));
+      }
+      store->Adopt({0, 1}, adopted, &*spare);
+      for (int32_t layer = 0; layer < 2; ++layer) {
+        for (int32_t column = 0; column < columns; ++column) {
+          EXPECT_EQ(store->state(layer, column),
+                    column == adopted ? theirs[layer]
+                                      : ours[layer * columns + column]);
+        }
+        EXPECT_EQ(spare->state(layer), ours[layer * columns + adopted]);
+      }
+    }
+  }
 }
 
-// A session that does not speculate pays nothing for it: two journal rows and a
-// window of four columns beside the state.
-TEST(RecurrentStoreTest, APlainSessionIsSmall) {
-  EXPECT_EQ(Shape(1).bytes(), 2 * 4 * (64 + 2 * 18 + 4 * 5));
-  EXPECT_EQ(Shape(16).bytes(), 2 * 4 * (64 + 32 * 18 + 19 * 5));
+TEST(RecurrentStoreTest, ResetClearsTheStatesThatCount) {
+  for (const Rollback rollback : {Rollback::kJournal, Rollback::kSlots}) {
+    auto store = RecurrentStore::Create(Shape(2, rollback));
+    ASSERT_TRUE(store.ok());
+    for (int32_t layer = 0; layer < 2; ++layer) {
+      std::fill_n(store->state(layer, 0), 64, 3.0f);
+    }
+    store->Reset();
+    for (int32_t layer = 0; layer < 2; ++layer) {
+      const float* const state = store->state(layer, 0);
+      EXPECT_EQ(std::count(state, state + 64, 0.0f), 64);
+    }
+  }
+}
+
+// The GDN layers of Qwen3.5-4B: 16 key and 32 value heads of 128.
+RecurrentShape PublishedShape(int32_t block_rows, Rollback rollback) {
+  RecurrentShape shape;
+  shape.layers = 24;
+  shape.state_floats = 32 * 128 * 128;
+  shape.key_floats = 16 * 128;
+  shape.update_floats = 32 * 128;
+  shape.decay_floats = 32;
+  shape.column_floats = 2 * 16 * 128 + 32 * 128;
+  shape.block_rows = block_rows;
+  shape.rollback = rollback;
+  return shape;
+}
+
+// A session that does not speculate has one state, two journals of the one row
+// that it may take back, and a window of that row and the three before it.
+TEST(RecurrentStoreTest, APlainSessionPaysNothingForSpeculation) {
+  constexpr int64_t kStates = 50331648;  // 48 MiB
+  constexpr int64_t kColumns = 786432;   // One of every layer.
+  constexpr int64_t kJournalRow = 592896;
+  EXPECT_EQ(PublishedShape(1, Rollback::kJournal).bytes(),
+            kStates + 2 * kJournalRow + 4 * kColumns);
+  EXPECT_EQ(PublishedShape(1, Rollback::kSlots).bytes(),
+            2 * kStates + 4 * kColumns);
+  EXPECT_EQ(PublishedShape(16, Rollback::kJournal).bytes(),
+            kStates + 32 * kJournalRow + 19 * kColumns);
+  EXPECT_EQ(PublishedShape(16, Rollback::kSlots).bytes(),
+            17 * kStates + 19 * kColumns);
 }
 
 TEST(KvStoreTest, LayersDoNotOverlap) {
