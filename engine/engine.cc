@@ -185,6 +185,7 @@ absl::StatusOr<EngineImpl::Limits> EngineImpl::Resolve(
         most == 0 ? "; the engine has no draft model and the session no drafter"
                   : absl::StrCat("; at most ", most, " can be drafted")));
   }
+  limits.rollback = options.rollback;
   return limits;
 }
 
@@ -195,10 +196,11 @@ absl::StatusOr<SessionMemory> EngineImpl::EstimateMemory(
   SessionMemory memory;
   memory.kv_bytes = TargetKvShape(config, limits.max_context).bytes();
   memory.recurrent_bytes =
-      TargetRecurrentShape(config, 1 + limits.draft_tokens).bytes();
+      TargetRecurrentShape(config, 1 + limits.draft_tokens, limits.rollback)
+          .bytes();
   if (limits.draft_tokens > 0 && options.drafter == nullptr) {
     memory.draft_bytes =
-        DFlashDrafter::Bytes(draft_file->draft_config(), limits.max_context);
+        DFlashContext::Bytes(draft_file->draft_config(), limits.max_context);
   }
   return memory;
 }
@@ -206,6 +208,11 @@ absl::StatusOr<SessionMemory> EngineImpl::EstimateMemory(
 absl::StatusOr<std::unique_ptr<Session>> Engine::NewSession(
     const SessionOptions& options) const {
   return EngineImpl::NewSession(impl_, options);
+}
+
+absl::StatusOr<std::vector<absl::Status>> Engine::StepMany(
+    absl::Span<Session* const> sessions) const {
+  return impl_->StepMany(sessions);
 }
 
 absl::StatusOr<SessionMemory> Engine::EstimateMemory(

@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/chat_format.h"
 #include "engine/options.h"
 #include "engine/session.h"
@@ -72,6 +75,34 @@ class Engine {
   // What NewSession(options) would take. InvalidArgument: bad options.
   absl::StatusOr<SessionMemory> EstimateMemory(
       const SessionOptions& options = {}) const;
+
+  // Runs the models once for all of `sessions`, of this engine, so that they
+  // share each weight that is read: a chunk of a prompt for a session with one
+  // (Session::StartPrefill), a step for one in a loop since Start() that has no
+  // token waiting, whether it drafts or not; nothing for one with tokens
+  // waiting or a finish_reason(). Next() then gives the tokens:
+  //
+  //   while (!active.empty()) {
+  //     auto each = engine->StepMany(active);
+  //     ...
+  //     for (Session* s : active) {
+  //       while (s->waiting() > 0) Show(s->Next());
+  //     }
+  //     // Remove from `active` whose finish_reason() is set.
+  //   }
+  //
+  // Tokens and scores of every session are those that it would have alone, bit
+  // for bit, whatever the company.
+  //
+  // One status per session, in order: what its Prefill or Next would have
+  // returned; FailedPrecondition: nothing to run, or inside a call. A session
+  // with an error is where it was; the others have done their part.
+  // InvalidArgument: a null, a session of another engine, one that is there
+  // twice; nothing has run. As long as it runs it counts as a call of each
+  // session. Ends early when all of them are cancelled; one that was cancelled
+  // alone ends with the others.
+  absl::StatusOr<std::vector<absl::Status>> StepMany(
+      absl::Span<Session* const> sessions) const;
 
   const ModelInfo& info() const;
   // Owned; live as long as the engine. Of a model file without a tokenizer or a

@@ -4,11 +4,13 @@
 #define DELTAEDGE_ENGINE_ENGINE_IMPL_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "engine/base/thread_pool.h"
 #include "engine/chat_format.h"
 #include "engine/engine.h"
@@ -29,11 +31,15 @@ class EngineImpl {
   // Prompts run in chunks of this many rows. More rows reuse a weight more
   // often and take longer to cancel.
   static constexpr int32_t kChunkRows = 256;
+  // Beside blocks of other sessions.
+  static constexpr int32_t kSharedChunkRows =
+      kChunkRows - Stepper::kMaxSharedRows;
 
   // Session options with everything unset filled in for this model.
   struct Limits {
     int64_t max_context = 0;
     int32_t draft_tokens = 0;
+    Rollback rollback = Rollback::kJournal;
   };
   absl::StatusOr<Limits> Resolve(const SessionOptions& options) const;
   absl::StatusOr<SessionMemory> EstimateMemory(
@@ -42,6 +48,8 @@ class EngineImpl {
   // Defined with Session.
   static absl::StatusOr<std::unique_ptr<Session>> NewSession(
       std::shared_ptr<EngineImpl> engine, const SessionOptions& options);
+  absl::StatusOr<std::vector<absl::Status>> StepMany(
+      absl::Span<Session* const> sessions);
 
   // Constant after Engine::Open.
   std::unique_ptr<ModelFile> target_file, draft_file;  // draft_file may be null

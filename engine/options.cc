@@ -52,6 +52,12 @@ absl::Status Validate(const SessionOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "draft_tokens is ", *options.draft_tokens, "; allowed are 0 to 15"));
   }
+  if (options.rollback != Rollback::kJournal &&
+      options.rollback != Rollback::kSlots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rollback is ", static_cast<int>(options.rollback),
+                     "; allowed are kJournal and kSlots"));
+  }
   if (options.memory_limit_bytes < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory_limit_bytes is ", options.memory_limit_bytes,

@@ -2,10 +2,11 @@
 
 #include "engine/session.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,10 +14,12 @@
 #include "engine/base/status_macros.h"
 #include "engine/engine_impl.h"
 #include "engine/graph/target_sequence.h"
+#include "engine/sampling/sampler.h"
 #include "engine/spec/block_drafter.h"
 #include "engine/spec/custom_drafter.h"
 #include "engine/spec/dflash_drafter.h"
 #include "engine/spec/stepper.h"
+#include "engine/text/stop_text.h"
 
 namespace deltaedge {
 
@@ -40,69 +43,100 @@ class Occupied {
   bool* const flag_;
 };
 
+// The loop since Start(): its rules and where it stands.
+struct Run {
+  explicit Run(const Tokenizer* tokenizer)
+      : decoder(tokenizer, StreamDecoder::SpecialTokens::kSkip) {}
+
+  bool started = false;
+  FinishReason reason = FinishReason::kNone;
+  GenerateOptions options;
+  std::vector<TokenId> stop_tokens;
+  uint64_t seed = 0;
+  int32_t produced = 0;
+  Sampler sampler;
+  StreamDecoder decoder;
+  StopTextMatcher stop_text;
+};
+
+// A seed nobody asked for.
+uint64_t DrawSeed() {
+  uint64_t seed = 0;
+  if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) != sizeof(seed)) {
+    seed = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
+  }
+  return seed;
+}
+
 }  // namespace
+
+struct Snapshot::Rep {
+  std::shared_ptr<EngineImpl> engine;
+  std::vector<TokenId> tokens;
+  std::unique_ptr<TargetSequence> state;
+  std::unique_ptr<DFlashContext> draft;  // Null: without.
+  Run run;
+  int64_t bytes = 0;
+};
+
+Snapshot::Snapshot(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+int64_t Snapshot::position() const {
+  return static_cast<int64_t>(rep_->tokens.size());
+}
+int64_t Snapshot::bytes() const { return rep_->bytes; }
 
 class Session::Impl {
  public:
-  Impl(std::shared_ptr<EngineImpl> engine, const EngineImpl::Limits& limits,
-       TargetSequence state, std::unique_ptr<BlockDrafter> drafter)
+  Impl(std::shared_ptr<EngineImpl> engine, const SessionOptions& options,
+       const EngineImpl::Limits& limits, TargetSequence state,
+       std::unique_ptr<BlockDrafter> drafter)
       : engine_(std::move(engine)),
+        options_(options),
         limits_(limits),
         state_(std::move(state)),
         drafter_(std::move(drafter)),
-        decoder_(engine_->tokenizer.get(),
-                 StreamDecoder::SpecialTokens::kSkip) {
+        run_(engine_->tokenizer.get()) {
     ClearStats();
   }
 
   absl::Status Prefill(absl::Span<const TokenId> tokens) {
-    DELTAEDGE_RETURN_IF_ERROR(CheckFree());
-    DELTAEDGE_RETURN_IF_ERROR(CheckPrompt(tokens));
+    DELTAEDGE_RETURN_IF_ERROR(StartPrefill(tokens));
     const Occupied occupied(&busy_);
-    cancel_.store(false, std::memory_order_relaxed);
-    EndRun(FinishReason::kNone);
-    started_ = false;
-    prefill_start_ = Clock::now();
-    awaiting_first_token_ = true;
-
-    // The state lacks the sequence's last token, so that goes first; the last
-    // of the new ones stays behind in turn.
-    std::vector<TokenId> rows;
-    if (!tokens_.empty()) rows.push_back(tokens_.back());
-    rows.insert(rows.end(), tokens.begin(), tokens.end());
-    if (rows.size() == 1) {
-      tokens_.push_back(rows[0]);
-      ++stats_.prefill_tokens;
-    }
-    size_t done = 0;
-    while (done + 1 < rows.size()) {
-      const auto start = Clock::now();
-      const size_t chunk =
-          std::min<size_t>(EngineImpl::kChunkRows, rows.size() - 1 - done);
-      absl::Status status;
-      {
-        absl::MutexLock lock(&engine_->step_mutex);
-        status = cancel_.load(std::memory_order_relaxed)
-                     ? absl::CancelledError("")
-                     : engine_->stepper->Prefill(
-                           absl::MakeConstSpan(rows).subspan(done, chunk),
-                           &state_, drafter_.get(), &cancel_);
-      }
-      if (absl::IsCancelled(status)) {
-        return absl::CancelledError(
-            absl::StrCat("prefill was cancelled; the session holds ",
-                         tokens_.size(), " tokens"));
-      }
-      DELTAEDGE_RETURN_IF_ERROR(status);
-      done += chunk;
-      const size_t before = tokens_.size();
-      const size_t first = before == 0 ? 0 : done - chunk + 1;
-      tokens_.insert(tokens_.end(), rows.begin() + first,
-                     rows.begin() + done + 1);
-      stats_.prefill_tokens += tokens_.size() - before;
-      stats_.prefill_time += Since(start);
+    while (prefill_left() > 0) {
+      StepItem item = PrefillItem(EngineImpl::kChunkRows);
+      StepAlone(&item);
+      DELTAEDGE_RETURN_IF_ERROR(FinishPrefill(item));
     }
     return absl::OkStatus();
+  }
+
+  absl::Status StartPrefill(absl::Span<const TokenId> tokens) {
+    DELTAEDGE_RETURN_IF_ERROR(CheckFree());
+    DELTAEDGE_RETURN_IF_ERROR(CheckPrompt(tokens));
+    cancel_.store(false, std::memory_order_relaxed);
+    EndRun(FinishReason::kNone);
+    run_.started = false;
+    prefill_start_ = Clock::now();
+    awaiting_first_token_ = true;
+    // The state lacks the sequence's last token, so that goes first; the last
+    // of the new ones stays behind in turn.
+    prompt_.clear();
+    prompt_done_ = 0;
+    if (tokens_.empty()) {
+      tokens_.push_back(tokens[0]);
+      ++stats_.prefill_tokens;
+      tokens.remove_prefix(1);
+    }
+    if (tokens.empty()) return absl::OkStatus();
+    prompt_.push_back(tokens_.back());
+    prompt_.insert(prompt_.end(), tokens.begin(), tokens.end());
+    return absl::OkStatus();
+  }
+
+  int64_t prefill_left() const {
+    return prompt_.empty()
+               ? 0
+               : static_cast<int64_t>(prompt_.size()) - 1 - prompt_done_;
   }
 
   absl::StatusOr<GenerateResult> Generate(
@@ -122,78 +156,160 @@ class Session::Impl {
       }
       if (reset_wanted_) {
         Reset();
-        reason_ = FinishReason::kCancelled;
-        result.reason = reason_;
+        run_.reason = FinishReason::kCancelled;
+        result.reason = run_.reason;
         return result;
       }
-      if (!go_on && reason_ == FinishReason::kNone) {
+      if (!go_on && run_.reason == FinishReason::kNone) {
         EndRun(FinishReason::kCancelled);
       }
     }
-    result.reason = reason_;
-    result.tail = decoder_.Flush();
+    result.reason = run_.reason;
+    result.tail = TakeTail();
     return result;
   }
 
   absl::Status Start(const GenerateOptions& options) {
     DELTAEDGE_RETURN_IF_ERROR(CheckFree());
+    DELTAEDGE_RETURN_IF_ERROR(CheckPrefilled());
     DELTAEDGE_RETURN_IF_ERROR(Validate(options));
-    const int32_t vocab_size = engine_->info.vocab_size;
-    for (size_t i = 0; i < options.stop_tokens.size(); ++i) {
-      const TokenId id = options.stop_tokens[i];
-      if (id < 0 || id >= vocab_size) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "stop_tokens[", i, "] is ", id, "; ids are 0 to ", vocab_size - 1));
-      }
-    }
+    DELTAEDGE_RETURN_IF_ERROR(CheckAgainstModel(options));
     if (tokens_.empty()) {
       return absl::FailedPreconditionError(
           "nothing to continue: the session is empty; call Prefill first");
     }
-    if (options.logits && logits_.empty()) {
-      DELTAEDGE_ASSIGN_OR_RETURN(
-          logits_,
-          AlignedArray<float>::Allocate({limits_.draft_tokens + 1, vocab_size},
-                                        "scores of delivered tokens"));
-    }
+    if (options.logits) DELTAEDGE_RETURN_IF_ERROR(ReserveLogits());
     cancel_.store(false, std::memory_order_relaxed);
     EndRun(FinishReason::kNone);
-    decoder_.Flush();
-    run_ = options;
-    stop_tokens_ = options.stop_tokens;
+    run_.options = options;
+    run_.stop_tokens = options.stop_tokens;
     if (!options.ignore_model_stop_tokens) {
       const std::vector<TokenId>& own = engine_->target_file->stop_tokens();
-      stop_tokens_.insert(stop_tokens_.end(), own.begin(), own.end());
+      run_.stop_tokens.insert(run_.stop_tokens.end(), own.begin(), own.end());
     }
-    produced_ = 0;
-    started_ = true;
+    run_.seed = options.sampling.seed.value_or(DrawSeed());
+    stats_.seed = run_.seed;
+    run_.sampler.Start(options.sampling, run_.seed, tokens_);
+    run_.decoder.Flush();
+    run_.stop_text = StopTextMatcher(options.stop_texts);
+    run_.produced = 0;
+    run_.started = true;
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::optional<TokenEvent>> Next() {
     DELTAEDGE_RETURN_IF_ERROR(CheckFree());
-    if (!started_) {
+    DELTAEDGE_RETURN_IF_ERROR(CheckPrefilled());
+    if (!run_.started) {
       return absl::FailedPreconditionError("Next() needs Start() first");
     }
     const Occupied occupied(&busy_);
-    if (reason_ != FinishReason::kNone) return std::nullopt;
-    if (cancel_.load(std::memory_order_relaxed)) {
-      EndRun(FinishReason::kCancelled);
-      return std::nullopt;
+    if (WantsStep()) {
+      StepItem item = BlockItem();
+      StepAlone(&item);
+      DELTAEDGE_RETURN_IF_ERROR(FinishBlock(item));
     }
-    if (taken_ == step_.tokens.size()) {
-      if (static_cast<int64_t>(tokens_.size()) >= limits_.max_context) {
-        EndRun(FinishReason::kContextFull);
-        return std::nullopt;
-      }
-      const absl::Status status = RunStep();
-      if (absl::IsCancelled(status)) {
-        EndRun(FinishReason::kCancelled);
-        return std::nullopt;
-      }
-      DELTAEDGE_RETURN_IF_ERROR(status);
-    }
+    if (run_.reason != FinishReason::kNone) return std::nullopt;
     return Deliver();
+  }
+
+  // The parts of Engine::StepMany(), between which its caller holds the session
+  // as being inside a call.
+  //
+  // Whether there is something to run, which `*item` then describes. An error
+  // is the session's outcome.
+  absl::StatusOr<bool> PrepareStep(StepItem* item) {
+    DELTAEDGE_RETURN_IF_ERROR(CheckFree());
+    if (prefill_left() > 0) {
+      *item = PrefillItem(EngineImpl::kSharedChunkRows);
+      return true;
+    }
+    if (!run_.started) {
+      return absl::FailedPreconditionError(
+          "nothing to run: call StartPrefill or Start first");
+    }
+    if (!WantsStep()) return false;
+    *item = BlockItem();
+    return true;
+  }
+  absl::Status FinishStep(const StepItem& item) {
+    return item.chunk.empty() ? FinishBlock(item) : FinishPrefill(item);
+  }
+  void set_busy(bool busy) { busy_ = busy; }
+
+  absl::StatusOr<std::unique_ptr<Session>> Fork() {
+    DELTAEDGE_ASSIGN_OR_RETURN(std::unique_ptr<Session> fork,
+                               EngineImpl::NewSession(engine_, options_));
+    Impl& other = *fork->impl_;
+    if (run_.options.logits) DELTAEDGE_RETURN_IF_ERROR(other.ReserveLogits());
+    const SequenceState cursor = DeliveredCursor();
+    CopyState(&state_, cursor, &other.state_);
+    if (drafter_->dflash() != nullptr) {
+      other.drafter_->dflash()->context().CopyFrom(
+          drafter_->dflash()->context(), cursor.length());
+    }
+    other.tokens_ = tokens_;
+    other.run_ = run_;
+    other.stats_.seed = run_.seed;
+    return fork;
+  }
+
+  absl::StatusOr<std::shared_ptr<const Snapshot::Rep>> Take() {
+    const SequenceState cursor = DeliveredCursor();
+    const int64_t capacity = std::max<int64_t>(1, cursor.length());
+    const TargetConfig& config = engine_->target_file->target_config();
+    auto rep = std::make_shared<Snapshot::Rep>(
+        Snapshot::Rep{engine_, tokens_, nullptr, nullptr, run_});
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        TargetSequence state,
+        MakeTargetSequence(config, capacity, /*block_rows=*/1));
+    rep->state = std::make_unique<TargetSequence>(std::move(state));
+    rep->bytes = TargetKvShape(config, capacity).bytes() +
+                 rep->state->recurrent.shape().bytes();
+    CopyState(&state_, cursor, rep->state.get());
+    if (drafter_->dflash() != nullptr) {
+      const DraftConfig& draft = engine_->draft_file->draft_config();
+      DELTAEDGE_ASSIGN_OR_RETURN(DFlashContext context,
+                                 DFlashContext::Create(draft, capacity));
+      rep->draft = std::make_unique<DFlashContext>(std::move(context));
+      rep->bytes += DFlashContext::Bytes(draft, capacity);
+      rep->draft->CopyFrom(drafter_->dflash()->context(), cursor.length());
+    }
+    return rep;
+  }
+
+  absl::Status Restore(const Snapshot::Rep& from) {
+    DELTAEDGE_RETURN_IF_ERROR(CheckFree());
+    if (from.engine != engine_) {
+      return absl::InvalidArgumentError(
+          "the snapshot was taken from a session of another engine");
+    }
+    if (static_cast<int64_t>(from.tokens.size()) > limits_.max_context) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the snapshot holds ", from.tokens.size(),
+                       " tokens; max_context is ", limits_.max_context));
+    }
+    if (drafter_->dflash() != nullptr && from.draft == nullptr &&
+        from.tokens.size() > 1) {
+      return absl::InvalidArgumentError(
+          "the snapshot was taken from a session that does not use the draft "
+          "model, and this one does; make one with draft_tokens 0");
+    }
+    if (from.run.options.logits) DELTAEDGE_RETURN_IF_ERROR(ReserveLogits());
+    EndRun(FinishReason::kNone);
+    DropPrompt();
+    cancel_.store(false, std::memory_order_relaxed);
+    const SequenceState cursor = from.state->cursor;
+    CopyState(from.state.get(), cursor, &state_);
+    drafter_->Reset();
+    if (drafter_->dflash() != nullptr && from.draft != nullptr) {
+      drafter_->dflash()->context().CopyFrom(*from.draft, cursor.length());
+    }
+    tokens_ = from.tokens;
+    run_ = from.run;
+    stats_.seed = run_.seed;
+    awaiting_first_token_ = false;
+    return absl::OkStatus();
   }
 
   void Reset() {
@@ -202,12 +318,11 @@ class Session::Impl {
       return;
     }
     reset_wanted_ = false;
-    started_ = false;
-    reason_ = FinishReason::kNone;
     step_.tokens.clear();
     taken_ = 0;
     tokens_.clear();
-    decoder_.Flush();
+    DropPrompt();
+    run_ = Run(engine_->tokenizer.get());
     state_.cursor.Reset();
     state_.recurrent.Reset();
     drafter_->Reset();
@@ -216,14 +331,27 @@ class Session::Impl {
   }
 
   void Cancel() { cancel_.store(true, std::memory_order_relaxed); }
-  FinishReason finish_reason() const { return reason_; }
-  // Inside a callback the decoder holds TokenEvent::text.
-  std::string TakeTail() { return busy_ ? std::string() : decoder_.Flush(); }
+  FinishReason finish_reason() const { return run_.reason; }
+  int32_t waiting() const {
+    return static_cast<int32_t>(step_.tokens.size() - taken_);
+  }
+  // Inside a callback the matcher holds TokenEvent::text.
+  std::string TakeTail() {
+    if (busy_) return std::string();
+    const std::string broken = run_.decoder.Flush();
+    const StopTextMatcher::Result result = run_.stop_text.Push(broken);
+    std::string tail(result.text);
+    const std::string held = run_.stop_text.Flush();
+    return result.stopped ? tail : tail + held;
+  }
   const std::vector<TokenId>& tokens() const { return tokens_; }
   int64_t max_context() const { return limits_.max_context; }
   const SessionStats& stats() const { return stats_; }
+  const EngineImpl* engine() const { return engine_.get(); }
 
  private:
+  bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }
+
   void ClearStats() {
     stats_ = {};
     stats_.tried_at.resize(limits_.draft_tokens);
@@ -240,7 +368,14 @@ class Session::Impl {
         "and const methods may be called");
   }
 
+  absl::Status CheckPrefilled() const {
+    if (prefill_left() == 0) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        prefill_left(), " tokens of a prompt are left for Engine::StepMany"));
+  }
+
   absl::Status CheckPrompt(absl::Span<const TokenId> tokens) const {
+    DELTAEDGE_RETURN_IF_ERROR(CheckPrefilled());
     if (tokens.empty()) {
       return absl::InvalidArgumentError("no tokens to prefill");
     }
@@ -263,6 +398,57 @@ class Session::Impl {
     return absl::OkStatus();
   }
 
+  // What depends on the model.
+  absl::Status CheckAgainstModel(const GenerateOptions& options) const {
+    const int32_t vocab_size = engine_->info.vocab_size;
+    for (size_t i = 0; i < options.stop_tokens.size(); ++i) {
+      const TokenId id = options.stop_tokens[i];
+      if (id < 0 || id >= vocab_size) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "stop_tokens[", i, "] is ", id, "; ids are 0 to ", vocab_size - 1));
+      }
+    }
+    const std::vector<LogitBias>& biases = options.sampling.logit_bias;
+    for (size_t i = 0; i < biases.size(); ++i) {
+      if (biases[i].token < 0 || biases[i].token >= vocab_size) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("logit_bias[", i, "] is for token ", biases[i].token,
+                         "; ids are 0 to ", vocab_size - 1));
+      }
+    }
+    if (!options.stop_texts.empty() && !engine_->info.has_tokenizer) {
+      return absl::FailedPreconditionError(
+          "stop_texts need text, and the model file has no tokenizer; use "
+          "stop_tokens");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReserveLogits() {
+    if (!logits_.empty()) return absl::OkStatus();
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        logits_, AlignedArray<float>::Allocate(
+                     {limits_.draft_tokens + 1, engine_->info.vocab_size},
+                     "scores of delivered tokens"));
+    return absl::OkStatus();
+  }
+
+  // The cursor as of the last delivered token.
+  SequenceState DeliveredCursor() const {
+    SequenceState cursor = state_.cursor;
+    if (!step_.tokens.empty()) {
+      cursor.Keep(static_cast<int32_t>(taken_)).IgnoreError();
+    }
+    return cursor;
+  }
+
+  void CopyState(TargetSequence* from, const SequenceState& cursor,
+                 TargetSequence* to) const {
+    absl::MutexLock lock(&engine_->step_mutex);
+    CopyTargetSequence(engine_->target_file->target_config(), from, cursor, to,
+                       engine_->pool->get());
+  }
+
   // The state goes back to where the last delivered token left it; what was
   // verified beyond that is forgotten. Does nothing a second time: Keep() is
   // absolute, so it must hear one number for a block.
@@ -277,26 +463,87 @@ class Session::Impl {
 
   void EndRun(FinishReason reason) {
     KeepDelivered();
-    reason_ = reason;
+    run_.reason = reason;
   }
 
-  absl::Status RunStep() {
+  void DropPrompt() {
+    prompt_.clear();
+    prompt_done_ = 0;
+  }
+
+  void StepAlone(StepItem* item) {
+    absl::MutexLock lock(&engine_->step_mutex);
+    engine_->stepper->Step(absl::MakeSpan(item, 1));
+  }
+
+  StepItem NewItem() {
+    StepItem item;
+    item.state = &state_;
+    item.drafter = drafter_.get();
+    item.sampler = &run_.sampler;
+    item.cancel = &cancel_;
+    item.result = &step_;
+    return item;
+  }
+
+  StepItem PrefillItem(int32_t max_rows) {
+    StepItem item = NewItem();
+    item.chunk = absl::MakeConstSpan(prompt_).subspan(
+        prompt_done_, std::min<int64_t>(max_rows, prefill_left()));
+    return item;
+  }
+
+  absl::Status FinishPrefill(const StepItem& item) {
+    if (!item.status.ok()) {
+      DropPrompt();
+      if (!absl::IsCancelled(item.status)) return item.status;
+      return absl::CancelledError(
+          absl::StrCat("prefill was cancelled; the session holds ",
+                       tokens_.size(), " tokens"));
+    }
+    prompt_done_ += item.chunk.size();
+    tokens_.insert(tokens_.end(), item.chunk.begin() + 1, item.chunk.end());
+    tokens_.push_back(prompt_[prompt_done_]);
+    stats_.prefill_tokens += item.chunk.size();
+    stats_.prefill_time += step_.verify_time + step_.accept_time;
+    if (prefill_left() == 0) DropPrompt();
+    return absl::OkStatus();
+  }
+
+  // Whether the loop goes on with a step; if it ends, says why.
+  bool WantsStep() {
+    if (run_.reason != FinishReason::kNone) return false;
+    if (cancelled()) {
+      EndRun(FinishReason::kCancelled);
+      return false;
+    }
+    if (waiting() > 0) return false;
+    if (static_cast<int64_t>(tokens_.size()) >= limits_.max_context) {
+      EndRun(FinishReason::kContextFull);
+      return false;
+    }
+    return true;
+  }
+
+  StepItem BlockItem() {
     KeepDelivered();
     const int64_t room =
         limits_.max_context - static_cast<int64_t>(tokens_.size());
-    const int32_t max_drafts = static_cast<int32_t>(std::min<int64_t>(
-        {limits_.draft_tokens, run_.max_new_tokens - produced_ - 1, room - 1}));
-    absl::MutexLock lock(&engine_->step_mutex);
-    if (cancel_.load(std::memory_order_relaxed)) {
-      return absl::CancelledError("cancelled");
+    StepItem item = NewItem();
+    item.sequence = tokens_;
+    item.max_drafts = static_cast<int32_t>(std::min<int64_t>(
+        {limits_.draft_tokens, run_.options.max_new_tokens - run_.produced - 1,
+         room - 1}));
+    if (run_.options.logits) item.logits = logits_.data();
+    return item;
+  }
+
+  absl::Status FinishBlock(const StepItem& item) {
+    if (absl::IsCancelled(item.status)) {
+      EndRun(FinishReason::kCancelled);
+      return absl::OkStatus();
     }
-    DELTAEDGE_RETURN_IF_ERROR(engine_->stepper->Step(
-        tokens_, max_drafts, &state_, drafter_.get(), &cancel_, &step_));
-    if (run_.logits) {
-      std::memcpy(
-          logits_.data(), step_.logits,
-          step_.tokens.size() * engine_->info.vocab_size * sizeof(float));
-    }
+    DELTAEDGE_RETURN_IF_ERROR(item.status);
     ++stats_.steps;
     if (step_.drafted > 0) ++stats_.draft_steps;
     stats_.drafted += step_.drafted;
@@ -311,34 +558,45 @@ class Session::Impl {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::optional<TokenEvent>> Deliver() {
+  absl::StatusOr<TokenEvent> Deliver() {
     TokenEvent event;
     event.id = step_.tokens[taken_];
     event.position = static_cast<int64_t>(tokens_.size());
     event.source = static_cast<int32_t>(taken_) < step_.accepted
                        ? TokenSource::kDraft
                        : TokenSource::kTarget;
-    if (run_.logits) {
+    if (run_.options.logits) {
       const int64_t vocab_size = engine_->info.vocab_size;
       event.logits =
           absl::MakeConstSpan(logits_.data() + taken_ * vocab_size, vocab_size);
     }
-    const bool stop = std::find(stop_tokens_.begin(), stop_tokens_.end(),
-                                event.id) != stop_tokens_.end();
-    if (!stop && engine_->info.has_tokenizer) {
-      DELTAEDGE_ASSIGN_OR_RETURN(event.text, decoder_.Push(event.id));
+    const bool stop_token =
+        std::find(run_.stop_tokens.begin(), run_.stop_tokens.end(), event.id) !=
+        run_.stop_tokens.end();
+    bool stop_text = false;
+    if (!stop_token && engine_->info.has_tokenizer) {
+      DELTAEDGE_ASSIGN_OR_RETURN(const absl::string_view text,
+                                 run_.decoder.Push(event.id));
+      const StopTextMatcher::Result result = run_.stop_text.Push(text);
+      event.text = result.text;
+      stop_text = result.stopped;
     }
     tokens_.push_back(event.id);
+    run_.sampler.Push(event.id);
     ++taken_;
-    ++produced_;
+    ++run_.produced;
     ++stats_.delivered_tokens;
     if (awaiting_first_token_) {
       awaiting_first_token_ = false;
       stats_.time_to_first_token = Since(prefill_start_);
     }
-    if (stop) {
+    if (stop_token) {
       EndRun(FinishReason::kStopToken);
-    } else if (produced_ == run_.max_new_tokens) {
+    } else if (stop_text) {
+      // What the last token says after the match is no part of the answer.
+      run_.decoder.Flush();
+      EndRun(FinishReason::kStopText);
+    } else if (run_.produced == run_.options.max_new_tokens) {
       EndRun(FinishReason::kMaxTokens);
     } else if (static_cast<int64_t>(tokens_.size()) == limits_.max_context) {
       EndRun(FinishReason::kContextFull);
@@ -347,6 +605,7 @@ class Session::Impl {
   }
 
   const std::shared_ptr<EngineImpl> engine_;
+  const SessionOptions options_;
   const EngineImpl::Limits limits_;
 
   // The sequence. state_ covers all of tokens_ but the last, and beyond it the
@@ -358,14 +617,12 @@ class Session::Impl {
   size_t taken_ = 0;
   AlignedArray<float> logits_;  // [1 + draft_tokens, vocab_size], of step_
 
-  // The run since Start().
-  bool started_ = false;
-  FinishReason reason_ = FinishReason::kNone;
-  GenerateOptions run_;
-  std::vector<TokenId> stop_tokens_;
-  int32_t produced_ = 0;
-  StreamDecoder decoder_;
+  // A prompt in progress: the anchor and the new tokens, of which the first
+  // prompt_done_ are covered by the state. Empty: none.
+  std::vector<TokenId> prompt_;
+  int64_t prompt_done_ = 0;
 
+  Run run_;
   bool busy_ = false;
   bool reset_wanted_ = false;
   std::atomic<bool> cancel_{false};
@@ -390,7 +647,8 @@ absl::StatusOr<std::unique_ptr<Session>> EngineImpl::NewSession(
   DELTAEDGE_ASSIGN_OR_RETURN(
       TargetSequence state,
       MakeTargetSequence(engine->target_file->target_config(),
-                         limits.max_context, 1 + limits.draft_tokens));
+                         limits.max_context, 1 + limits.draft_tokens,
+                         limits.rollback));
   std::unique_ptr<BlockDrafter> drafter = std::make_unique<NullDrafter>();
   if (limits.draft_tokens > 0) {
     if (options.drafter != nullptr) {
@@ -403,8 +661,54 @@ absl::StatusOr<std::unique_ptr<Session>> EngineImpl::NewSession(
     }
   }
   auto impl = std::make_unique<Session::Impl>(
-      std::move(engine), limits, std::move(state), std::move(drafter));
+      std::move(engine), options, limits, std::move(state), std::move(drafter));
   return std::unique_ptr<Session>(new Session(std::move(impl)));
+}
+
+absl::StatusOr<std::vector<absl::Status>> EngineImpl::StepMany(
+    absl::Span<Session* const> sessions) {
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    if (sessions[i] == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sessions[", i, "] is null"));
+    }
+    if (sessions[i]->impl_->engine() != this) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sessions[", i, "] belongs to another engine"));
+    }
+  }
+  std::vector<Session*> sorted(sessions.begin(), sessions.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+      twice != sorted.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sessions[",
+        std::find(sessions.begin(), sessions.end(), *twice) - sessions.begin(),
+        "] is there twice"));
+  }
+
+  std::vector<absl::Status> outcomes(sessions.size());
+  std::vector<StepItem> items;
+  std::vector<size_t> owners;
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    StepItem item;
+    const absl::StatusOr<bool> runs = sessions[i]->impl_->PrepareStep(&item);
+    outcomes[i] = runs.status();
+    if (!runs.ok() || !*runs) continue;
+    sessions[i]->impl_->set_busy(true);
+    items.push_back(item);
+    owners.push_back(i);
+  }
+  {
+    absl::MutexLock lock(&step_mutex);
+    stepper->Step(absl::MakeSpan(items));
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    Session::Impl& impl = *sessions[owners[i]]->impl_;
+    impl.set_busy(false);
+    outcomes[owners[i]] = impl.FinishStep(items[i]);
+  }
+  return outcomes;
 }
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -413,6 +717,10 @@ Session::~Session() = default;
 absl::Status Session::Prefill(absl::Span<const TokenId> tokens) {
   return impl_->Prefill(tokens);
 }
+absl::Status Session::StartPrefill(absl::Span<const TokenId> tokens) {
+  return impl_->StartPrefill(tokens);
+}
+int64_t Session::prefill_left() const { return impl_->prefill_left(); }
 absl::StatusOr<GenerateResult> Session::Generate(
     const GenerateOptions& options,
     absl::FunctionRef<bool(const TokenEvent&)> on_token) {
@@ -424,8 +732,20 @@ absl::Status Session::Start(const GenerateOptions& options) {
 absl::StatusOr<std::optional<TokenEvent>> Session::Next() {
   return impl_->Next();
 }
+int32_t Session::waiting() const { return impl_->waiting(); }
 FinishReason Session::finish_reason() const { return impl_->finish_reason(); }
 std::string Session::TakeTail() { return impl_->TakeTail(); }
+absl::StatusOr<std::unique_ptr<Session>> Session::Fork() const {
+  return impl_->Fork();
+}
+absl::StatusOr<Snapshot> Session::Take() const {
+  DELTAEDGE_ASSIGN_OR_RETURN(std::shared_ptr<const Snapshot::Rep> rep,
+                             impl_->Take());
+  return Snapshot(std::move(rep));
+}
+absl::Status Session::Restore(const Snapshot& snapshot) {
+  return impl_->Restore(*snapshot.rep_);
+}
 void Session::Reset() { impl_->Reset(); }
 void Session::Cancel() { impl_->Cancel(); }
 int64_t Session::position() const {

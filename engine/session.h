@@ -24,7 +24,31 @@ class EngineImpl;  // Not for users.
 struct GenerateResult {
   FinishReason reason = FinishReason::kNone;
   int32_t delivered = 0;
-  std::string tail;  // Text that no token completed: a broken character.
+  // Text that no token delivered: what a stop text might have begun with, and a
+  // character that was never completed, as U+FFFD.
+  std::string tail;
+};
+
+// An immutable copy of all that a session was after its last delivered token:
+// the sequence, the state of the target and what the draft model knows of it,
+// and where the loop since Start() stands, rules, random numbers and history
+// of the sampler included. Holds keys and values of position() tokens and one
+// recurrent state per layer, no weights. Not: tokens that were verified and not
+// yet delivered (they come again), what is left of StartPrefill(), counters, an
+// application's Drafter.
+//
+// A value that is cheap to copy, because copies share it; may be used by many
+// threads, because nobody changes it. Keeps the engine alive.
+class Snapshot {
+ public:
+  int64_t position() const;  // Tokens in the sequence.
+  int64_t bytes() const;     // Memory held.
+
+ private:
+  friend class Session;
+  struct Rep;
+  explicit Snapshot(std::shared_ptr<const Rep> rep);
+  std::shared_ptr<const Rep> rep_;
 };
 
 // One sequence of tokens and the state the models keep for it.
@@ -57,6 +81,13 @@ class Session {
   // Cancelled: the session holds the chunks done so far; see position().
   absl::Status Prefill(absl::Span<const TokenId> tokens);
 
+  // Prefill() for Engine::StepMany(): takes over a copy of `tokens`, of which
+  // every StepMany() with this session appends a chunk, until prefill_left() is
+  // 0. Same bits, same errors; until then Prefill, Start, Generate and Next
+  // give FailedPrecondition. Cancel() and Reset() drop what is left.
+  absl::Status StartPrefill(absl::Span<const TokenId> tokens);
+  int64_t prefill_left() const;  // Tokens.
+
   // Picks tokens until something ends it; `on_token` is called on this thread,
   // in order, for each delivered token, with no lock held. It may return false
   // to stop, and may call Cancel() and the const methods; other calls on this
@@ -74,11 +105,34 @@ class Session {
   // FailedPrecondition.
   absl::Status Start(const GenerateOptions& options);
   absl::StatusOr<std::optional<TokenEvent>> Next();
+  // Verified tokens that Next() gives without running the models.
+  int32_t waiting() const;
   // Why the last Generate or loop of Next() ended; kNone while it has not.
   FinishReason finish_reason() const;
-  // The text that no token completed so far: a broken character. Empties it.
-  // From inside a callback: empty, and nothing changes.
+  // The text that no token delivered so far (GenerateResult::tail), after which
+  // it is empty: no stop text can begin in it any more. From inside a callback:
+  // empty, and nothing changes.
   std::string TakeTail();
+
+  // A second session, with the same options, that goes on from here by itself.
+  // Copies state, shares weights; this one is not changed. A loop since Start()
+  // goes on in both, with the same seed, so they say the same; call Start()
+  // with another seed to hear something else. May be called from inside a
+  // callback, and in the middle of a verified block: both go on as if there had
+  // been no fork, bit for bit. Counters of the new one are 0. An application's
+  // Drafter is shared. ResourceExhausted: no memory for it.
+  absl::StatusOr<std::unique_ptr<Session>> Fork() const;
+
+  // The same as a value, from which any session of this engine can go on, now
+  // or later, as often as wanted. ResourceExhausted: no memory for it.
+  absl::StatusOr<Snapshot> Take() const;
+  // Makes this session what the other was when `snapshot` was taken; what it
+  // held before is gone, its counters and options stay. FailedPrecondition: the
+  // session is inside a call. InvalidArgument: the snapshot is of another
+  // engine, does not fit max_context, or lacks what this session's draft model
+  // has to know of the sequence (it was taken from a session without it).
+  // ResourceExhausted. On an error nothing has changed.
+  absl::Status Restore(const Snapshot& snapshot);
 
   // Back to the empty sequence. Keeps the memory. Cannot fail. From inside a
   // callback it is put off until the callback has returned, and ends the
@@ -86,8 +140,9 @@ class Session {
   void Reset();
 
   // Asks the running Prefill or Generate, or the loop of Next() since Start(),
-  // to end. A running step or prefill chunk is abandoned at the next layer;
-  // nothing of it is kept. Forgotten when the next Prefill, Start or Generate
+  // to end, or what is left of StartPrefill() to be dropped. A running step or
+  // prefill chunk is abandoned at the next layer; nothing of it is kept.
+  // Forgotten when the next Prefill, StartPrefill, Start, Generate or Restore
   // begins.
   void Cancel();
 

@@ -64,8 +64,8 @@ class StreamDecoder {
   std::string Flush();
 
  private:
-  const Tokenizer* const tokenizer_;
-  const SpecialTokens special_tokens_;
+  const Tokenizer* tokenizer_;
+  SpecialTokens special_tokens_;
   std::string pending_;  // The beginning of a character: at most 3 bytes.
   std::string ready_;
 };

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <initializer_list>
 #include <utility>
 
 #include "engine/base/aligned_buffer.h"
@@ -31,9 +31,48 @@ struct Layer {
   std::unique_ptr<Mlp> mlp;
 };
 
-bool Cancelled(const std::atomic<bool>* cancel) {
-  return cancel != nullptr && cancel->load(std::memory_order_relaxed);
+absl::StatusOr<AlignedArray<float>> Floats(
+    std::initializer_list<int64_t> shape) {
+  return AlignedArray<float>::Allocate(shape, "draft activations");
 }
+
+// Neighbouring rows of one sequence among the rows of a call.
+struct Segment {
+  int64_t position = 0;
+  int32_t rows = 0;
+  int64_t capacity = 0;
+  KvStore* kv = nullptr;
+};
+
+// Activations of the blocks of a pass, R rows.
+struct PassBuffers {
+  AlignedArray<float> x, h, y;   // [R, H]
+  AlignedArray<float> q, mixed;  // [R, Hq * D]
+  AlignedArray<float> logits;    // [R, vocab_size]
+  MlpScratch mlp;
+
+  static absl::StatusOr<PassBuffers> Allocate(const DraftConfig& config,
+                                              int32_t rows) {
+    PassBuffers buffers;
+    for (AlignedArray<float>* array : {&buffers.x, &buffers.h, &buffers.y}) {
+      DELTAEDGE_ASSIGN_OR_RETURN(*array, Floats({rows, config.hidden_size}));
+    }
+    for (AlignedArray<float>* array : {&buffers.q, &buffers.mixed}) {
+      DELTAEDGE_ASSIGN_OR_RETURN(*array,
+                                 Floats({rows, config.attention.queries()}));
+    }
+    DELTAEDGE_ASSIGN_OR_RETURN(buffers.logits,
+                               Floats({rows, config.vocab_size}));
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        buffers.mlp, MlpScratch::Allocate(rows, config.intermediate_size));
+    return buffers;
+  }
+
+  int64_t bytes() const {
+    return x.size_bytes() + h.size_bytes() + y.size_bytes() + q.size_bytes() +
+           mixed.size_bytes() + logits.size_bytes() + mlp.bytes();
+  }
+};
 
 // Keys that a row at `position` sees (docs/models.md 2.3); the block ends
 // before `end`.
@@ -70,36 +109,18 @@ class DraftModel::Impl {
         pool_(pool) {}
 
   absl::Status Init() {
-    const int64_t hidden = config_.hidden_size;
     const AttentionConfig& attention = config_.attention;
-    const int64_t block = config_.block_size;
-    const auto allocate = [this](int64_t floats, AlignedArray<float>* array) {
-      absl::StatusOr<AlignedArray<float>> allocated =
-          AlignedArray<float>::Allocate(floats, "draft activations");
-      if (allocated.ok()) *array = *std::move(allocated);
-      scratch_bytes_ += floats * static_cast<int64_t>(sizeof(float));
-      return allocated.status();
-    };
-    DELTAEDGE_RETURN_IF_ERROR(allocate(max_rows_ * hidden, &context_));
-    DELTAEDGE_RETURN_IF_ERROR(
-        allocate(int64_t{max_rows_} * 2 * attention.keys(), &kv_));
-    DELTAEDGE_RETURN_IF_ERROR(
-        allocate(int64_t{max_rows_} * attention.rotary_dim / 2, &cos_));
-    DELTAEDGE_RETURN_IF_ERROR(
-        allocate(int64_t{max_rows_} * attention.rotary_dim / 2, &sin_));
-    DELTAEDGE_RETURN_IF_ERROR(allocate(block * hidden, &x_));
-    DELTAEDGE_RETURN_IF_ERROR(allocate(block * hidden, &h_));
-    DELTAEDGE_RETURN_IF_ERROR(allocate(block * hidden, &y_));
-    DELTAEDGE_RETURN_IF_ERROR(allocate(block * attention.queries(), &q_));
-    DELTAEDGE_RETURN_IF_ERROR(allocate(block * attention.queries(), &mixed_));
-    DELTAEDGE_RETURN_IF_ERROR(allocate(block * config_.vocab_size, &logits_));
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        mlp_,
-        MlpScratch::Allocate(config_.block_size, config_.intermediate_size));
-    scratch_bytes_ += mlp_.bytes();
-    ranges_.resize(config_.block_size);
-    best_.resize(config_.block_size);
-    tokens_.resize(config_.block_size);
+    DELTAEDGE_ASSIGN_OR_RETURN(context_,
+                               Floats({max_rows_, config_.hidden_size}));
+    DELTAEDGE_ASSIGN_OR_RETURN(kv_, Floats({max_rows_, 2, attention.keys()}));
+    DELTAEDGE_ASSIGN_OR_RETURN(cos_,
+                               Floats({max_rows_, attention.rotary_dim / 2}));
+    DELTAEDGE_ASSIGN_OR_RETURN(sin_,
+                               Floats({max_rows_, attention.rotary_dim / 2}));
+    DELTAEDGE_RETURN_IF_ERROR(ReservePass(config_.block_size));
+    ranges_.resize(kMaxPassRows);
+    best_.resize(kMaxPassRows);
+    tokens_.resize(kMaxPassRows);
 
     DELTAEDGE_ASSIGN_OR_RETURN(
         fc_, Linear::Create({weights_.fc}, "draft.fc", options_));
@@ -125,138 +146,240 @@ class DraftModel::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status Inject(const float* taps, int64_t position, int32_t rows,
-                      int64_t capacity, KvStore* kv,
-                      const std::atomic<bool>* cancel) {
-    const int32_t hidden = config_.hidden_size;
-    const int32_t features = fc_->in_features();
-    while (rows > 0) {
-      const int32_t chunk = std::min(rows, max_rows_);
-      if (Cancelled(cancel)) return absl::CancelledError("cancelled");
-      DELTAEDGE_RETURN_IF_ERROR(
-          fc_->Run(taps, chunk, context_.data(), PoolFor(*fc_, chunk, pool_)));
-      RmsNorm(chunk, hidden, context_.data(), hidden, weights_.hidden_norm,
-              config_.rms_norm_eps, context_.data(), hidden,
-              Pool(int64_t{chunk} * hidden));
-      if (trace_ != nullptr) {
-        trace_->context.insert(trace_->context.end(), context_.data(),
-                               context_.data() + int64_t{chunk} * hidden);
+  absl::Status Inject(absl::Span<const DraftInjection> injections,
+                      CancelFlags cancel) {
+    std::vector<DraftInjection> chunk;
+    int32_t rows = 0;
+    for (DraftInjection rest : injections) {
+      while (rest.rows > 0) {
+        DraftInjection& piece = chunk.emplace_back(rest);
+        piece.rows = std::min(rest.rows, max_rows_ - rows);
+        rest.taps += int64_t{piece.rows} * fc_->in_features();
+        rest.position += piece.rows;
+        rest.rows -= piece.rows;
+        rows += piece.rows;
+        if (rows < max_rows_) continue;
+        DELTAEDGE_RETURN_IF_ERROR(InjectChunk(chunk, rows, cancel));
+        chunk.clear();
+        rows = 0;
       }
-      RopeRows(position, chunk);
-      for (size_t i = 0; i < layers_.size(); ++i) {
-        if (Cancelled(cancel)) return absl::CancelledError("cancelled");
-        DELTAEDGE_RETURN_IF_ERROR(WriteKeys(static_cast<int32_t>(i),
-                                            context_.data(), position, chunk,
-                                            capacity, kv));
+    }
+    return rows == 0 ? absl::OkStatus() : InjectChunk(chunk, rows, cancel);
+  }
+
+  absl::Status Draft(absl::Span<const DraftRequest> requests,
+                     CancelFlags cancel) {
+    static_assert(kMaxBlockRows <= kMaxPassRows);
+    while (!requests.empty()) {
+      size_t count = 0;
+      int32_t rows = 0;
+      while (count < requests.size() &&
+             rows + 1 + requests[count].drafts <= kMaxPassRows) {
+        rows += 1 + requests[count++].drafts;
       }
-      taps += int64_t{chunk} * features;
-      position += chunk;
-      rows -= chunk;
+      DELTAEDGE_RETURN_IF_ERROR(DraftPass(requests.first(count), rows, cancel));
+      requests.remove_prefix(count);
     }
     return absl::OkStatus();
   }
 
-  absl::Status Draft(TokenId anchor, int64_t position, int32_t drafts,
-                     int64_t capacity, KvStore* kv,
-                     const std::atomic<bool>* cancel, float* logits,
-                     TokenId* out) {
-    const int32_t rows = 1 + drafts;
+  int64_t scratch_bytes() const {
+    return context_.size_bytes() + kv_.size_bytes() + cos_.size_bytes() +
+           sin_.size_bytes() + gathered_.size_bytes() + pass_.bytes();
+  }
+
+  const DraftConfig config_;
+  int64_t packed_bytes_ = 0;
+  Trace* trace_ = nullptr;
+
+ private:
+  absl::Status ReservePass(int32_t rows) {
+    if (rows <= pass_rows_) return absl::OkStatus();
+    rows = std::min(kMaxPassRows, std::max(rows, 2 * pass_rows_));
+    DELTAEDGE_ASSIGN_OR_RETURN(pass_, PassBuffers::Allocate(config_, rows));
+    pass_rows_ = rows;
+    return absl::OkStatus();
+  }
+
+  // The tapped rows of `chunk`, one behind the other.
+  absl::StatusOr<const float*> Gather(absl::Span<const DraftInjection> chunk,
+                                      int32_t rows) {
+    if (chunk.size() == 1) return chunk[0].taps;
+    const int64_t features = fc_->in_features();
+    const int64_t size = rows * features;
+    if (gathered_.size() < size) {
+      const int64_t grown =
+          std::min(max_rows_ * features, std::max(size, 2 * gathered_.size()));
+      DELTAEDGE_ASSIGN_OR_RETURN(gathered_, Floats({grown}));
+    }
+    float* to = gathered_.data();
+    for (const DraftInjection& piece : chunk) {
+      to = std::copy_n(piece.taps, piece.rows * features, to);
+    }
+    return gathered_.data();
+  }
+
+  absl::Status InjectChunk(absl::Span<const DraftInjection> chunk, int32_t rows,
+                           CancelFlags cancel) {
+    if (cancel.cancelled()) return absl::CancelledError("cancelled");
+    const int32_t hidden = config_.hidden_size;
+    DELTAEDGE_ASSIGN_OR_RETURN(const float* taps, Gather(chunk, rows));
+    DELTAEDGE_RETURN_IF_ERROR(
+        fc_->Run(taps, rows, context_.data(), PoolFor(*fc_, rows, pool_)));
+    RmsNorm(rows, hidden, context_.data(), hidden, weights_.hidden_norm,
+            config_.rms_norm_eps, context_.data(), hidden,
+            Pool(int64_t{rows} * hidden));
+    if (trace_ != nullptr) {
+      trace_->context.insert(trace_->context.end(), context_.data(),
+                             context_.data() + int64_t{rows} * hidden);
+    }
+    segments_.clear();
+    for (const DraftInjection& piece : chunk) {
+      segments_.push_back(
+          {piece.position, piece.rows, piece.capacity, piece.kv});
+    }
+    RopeRows();
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      if (cancel.cancelled()) return absl::CancelledError("cancelled");
+      DELTAEDGE_RETURN_IF_ERROR(
+          WriteKeys(static_cast<int32_t>(i), context_.data(), rows));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DraftPass(absl::Span<const DraftRequest> requests, int32_t rows,
+                         CancelFlags cancel) {
+    DELTAEDGE_RETURN_IF_ERROR(ReservePass(rows));
     const int32_t hidden = config_.hidden_size;
     const AttentionConfig& attention = config_.attention;
     const int32_t dim = attention.head_dim;
+    float* x = pass_.x.data();
+    float* h = pass_.h.data();
+    float* y = pass_.y.data();
+    float* q = pass_.q.data();
+    segments_.clear();
     std::fill(tokens_.begin(), tokens_.end(), config_.mask_token);
-    tokens_[0] = anchor;
-    float* x = x_.data();
+    int32_t row = 0;
+    for (const DraftRequest& request : requests) {
+      segments_.push_back(
+          {request.position, 1 + request.drafts, request.capacity, request.kv});
+      tokens_[row] = request.anchor;
+      row += 1 + request.drafts;
+    }
     target_->Embed(absl::MakeConstSpan(tokens_.data(), rows), x);
-    RopeRows(position, rows);
+    RopeRows();
     for (size_t i = 0; i < layers_.size(); ++i) {
-      if (Cancelled(cancel)) return absl::CancelledError("cancelled");
+      if (cancel.cancelled()) return absl::CancelledError("cancelled");
       Layer& layer = layers_[i];
-      const AttentionWeights& w = layer.weights->attention;
       RmsNorm(rows, hidden, x, hidden, layer.weights->input_norm,
-              config_.rms_norm_eps, h_.data(), hidden,
-              Pool(int64_t{rows} * hidden));
-      DELTAEDGE_RETURN_IF_ERROR(layer.q->Run(h_.data(), rows, q_.data(),
-                                             PoolFor(*layer.q, rows, pool_)));
-      RmsNormHeads(rows, attention.query_heads, dim, q_.data(),
-                   attention.queries(), dim, w.q_norm, config_.rms_norm_eps,
-                   q_.data(), attention.queries(), dim,
+              config_.rms_norm_eps, h, hidden, Pool(int64_t{rows} * hidden));
+      DELTAEDGE_RETURN_IF_ERROR(
+          layer.q->Run(h, rows, q, PoolFor(*layer.q, rows, pool_)));
+      RmsNormHeads(rows, attention.query_heads, dim, q, attention.queries(),
+                   dim, layer.weights->attention.q_norm, config_.rms_norm_eps,
+                   q, attention.queries(), dim,
                    Pool(int64_t{rows} * attention.queries()));
-      RopeApply(rows, attention.query_heads, attention.rotary_dim, q_.data(),
+      RopeApply(rows, attention.query_heads, attention.rotary_dim, q,
                 attention.queries(), dim, cos_.data(), sin_.data(),
                 Pool(int64_t{rows} * attention.queries()));
-      DELTAEDGE_RETURN_IF_ERROR(WriteKeys(static_cast<int32_t>(i), h_.data(),
-                                          position, rows, capacity, kv));
-      for (int32_t t = 0; t < rows; ++t) {
-        ranges_[t] = VisibleKeys(layer.sliding_window, config_.sliding_mask,
-                                 position + t, position + rows);
-      }
-      AttentionBlock block = {};
-      block.rows = rows;
-      block.q_heads = attention.query_heads;
-      block.kv = View(static_cast<int32_t>(i), capacity, kv);
-      block.q = q_.data();
-      block.q_row_stride = attention.queries();
-      block.q_head_stride = dim;
-      block.range = ranges_.data();
-      block.scale = static_cast<float>(1.0 / std::sqrt(double{1} * dim));
-      block.out = mixed_.data();
-      block.out_row_stride = attention.queries();
-      AttentionForward(block,
-                       Pool(rows * (position + rows) * attention.queries()));
+      DELTAEDGE_RETURN_IF_ERROR(WriteKeys(static_cast<int32_t>(i), h, rows));
+      Attend(static_cast<int32_t>(i));
       DELTAEDGE_RETURN_IF_ERROR(layer.out->Run(
-          mixed_.data(), rows, y_.data(), PoolFor(*layer.out, rows, pool_)));
-      AddRows(rows, hidden, x, hidden, y_.data(), hidden,
-              Pool(int64_t{rows} * hidden));
+          pass_.mixed.data(), rows, y, PoolFor(*layer.out, rows, pool_)));
+      AddRows(rows, hidden, x, hidden, y, hidden, Pool(int64_t{rows} * hidden));
       RmsNorm(rows, hidden, x, hidden, layer.weights->post_norm,
-              config_.rms_norm_eps, h_.data(), hidden,
-              Pool(int64_t{rows} * hidden));
-      DELTAEDGE_RETURN_IF_ERROR(
-          layer.mlp->Run(h_.data(), rows, &mlp_, y_.data(), pool_));
-      AddRows(rows, hidden, x, hidden, y_.data(), hidden,
-              Pool(int64_t{rows} * hidden));
+              config_.rms_norm_eps, h, hidden, Pool(int64_t{rows} * hidden));
+      DELTAEDGE_RETURN_IF_ERROR(layer.mlp->Run(h, rows, &pass_.mlp, y, pool_));
+      AddRows(rows, hidden, x, hidden, y, hidden, Pool(int64_t{rows} * hidden));
       if (trace_ != nullptr) {
         trace_->hidden.emplace_back(x, x + int64_t{rows} * hidden);
       }
     }
     RmsNorm(rows, hidden, x, hidden, weights_.final_norm, config_.rms_norm_eps,
-            h_.data(), hidden, Pool(int64_t{rows} * hidden));
+            h, hidden, Pool(int64_t{rows} * hidden));
     if (trace_ != nullptr) {
-      trace_->final_hidden.assign(h_.data(),
-                                  h_.data() + int64_t{rows} * hidden);
+      trace_->final_hidden.assign(h, h + int64_t{rows} * hidden);
     }
-    // Row 0 is the anchor's; row i guesses the token at its own position.
-    float* scores = logits != nullptr ? logits : logits_.data();
+    // A block's row 0 is the anchor's; row i guesses the token at its own
+    // position.
+    float* guesses = h;
+    for (const DraftRequest& request : requests) {
+      h += hidden;
+      guesses = std::copy_n(h, int64_t{request.drafts} * hidden, guesses);
+      h += int64_t{request.drafts} * hidden;
+    }
+    const int32_t drafts = rows - static_cast<int32_t>(requests.size());
+    const int64_t vocab = config_.vocab_size;
+    const float* scores = pass_.logits.data();
     DELTAEDGE_RETURN_IF_ERROR(
-        target_->Head(h_.data() + hidden, drafts, scores));
-    ArgMaxRows(drafts, config_.vocab_size, scores, config_.vocab_size,
-               best_.data(), Pool(int64_t{drafts} * config_.vocab_size));
-    for (int32_t t = 0; t < drafts; ++t) out[t] = best_[t].index;
+        target_->Head(pass_.h.data(), drafts, pass_.logits.data()));
+    ArgMaxRows(drafts, config_.vocab_size, scores, vocab, best_.data(),
+               Pool(drafts * vocab));
+    const ArgMax* best = best_.data();
+    for (const DraftRequest& request : requests) {
+      if (request.logits != nullptr) {
+        std::copy_n(scores, request.drafts * vocab, request.logits);
+      }
+      for (int32_t t = 0; t < request.drafts; ++t) {
+        request.out[t] = best[t].index;
+      }
+      scores += request.drafts * vocab;
+      best += request.drafts;
+    }
     return absl::OkStatus();
   }
 
-  const DraftConfig config_;
-  int64_t packed_bytes_ = 0;
-  int64_t scratch_bytes_ = 0;
-  Trace* trace_ = nullptr;
+  // Each sequence's rows over its own keys.
+  void Attend(int32_t index) {
+    const AttentionConfig& attention = config_.attention;
+    AttentionBlock block = {};
+    block.q_heads = attention.query_heads;
+    block.q = pass_.q.data();
+    block.q_row_stride = attention.queries();
+    block.q_head_stride = attention.head_dim;
+    block.range = ranges_.data();
+    block.scale =
+        static_cast<float>(1.0 / std::sqrt(double{1} * attention.head_dim));
+    block.out = pass_.mixed.data();
+    block.out_row_stride = attention.queries();
+    for (const Segment& segment : segments_) {
+      const int64_t end = segment.position + segment.rows;
+      for (int32_t t = 0; t < segment.rows; ++t) {
+        ranges_[t] =
+            VisibleKeys(layers_[index].sliding_window, config_.sliding_mask,
+                        segment.position + t, end);
+      }
+      block.rows = segment.rows;
+      block.kv = View(index, segment);
+      AttentionForward(block, Pool(segment.rows * end * attention.queries()));
+      block.q += segment.rows * block.q_row_stride;
+      block.out += segment.rows * block.out_row_stride;
+    }
+  }
 
- private:
-  KvView View(int32_t layer, int64_t capacity, KvStore* kv) const {
-    return {kv->keys(layer), kv->values(layer), config_.attention.kv_heads,
-            config_.attention.head_dim, capacity};
+  KvView View(int32_t layer, const Segment& segment) const {
+    return {segment.kv->keys(layer), segment.kv->values(layer),
+            config_.attention.kv_heads, config_.attention.head_dim,
+            segment.capacity};
   }
 
   pthreadpool_t Pool(int64_t elements) const {
     return PoolFor(elements, pool_);
   }
 
-  void RopeRows(int64_t position, int32_t rows) {
-    RopeTable(position, rows, config_.attention.rotary_dim,
-              config_.attention.rope_theta, cos_.data(), sin_.data());
+  void RopeRows() {
+    const int32_t half = config_.attention.rotary_dim / 2;
+    int64_t row = 0;
+    for (const Segment& segment : segments_) {
+      RopeTable(segment.position, segment.rows, config_.attention.rotary_dim,
+                config_.attention.rope_theta, cos_.data() + row * half,
+                sin_.data() + row * half);
+      row += segment.rows;
+    }
   }
 
-  absl::Status WriteKeys(int32_t index, const float* x, int64_t position,
-                         int32_t rows, int64_t capacity, KvStore* kv) {
+  // Keys and values of x [rows, H], to where the segments belong.
+  absl::Status WriteKeys(int32_t index, const float* x, int32_t rows) {
     Layer& layer = layers_[index];
     const AttentionConfig& attention = config_.attention;
     const int64_t width = layer.kv->out_features();
@@ -269,8 +392,12 @@ class DraftModel::Impl {
     RopeApply(rows, attention.kv_heads, attention.rotary_dim, kv_.data(), width,
               attention.head_dim, cos_.data(), sin_.data(),
               Pool(int64_t{rows} * attention.keys()));
-    KvWrite(View(index, capacity, kv), position, rows, kv_.data(), width,
-            kv_.data() + attention.keys(), width);
+    const float* keys = kv_.data();
+    for (const Segment& segment : segments_) {
+      KvWrite(View(index, segment), segment.position, segment.rows, keys, width,
+              keys + attention.keys(), width);
+      keys += segment.rows * width;
+    }
     return absl::OkStatus();
   }
 
@@ -285,21 +412,20 @@ class DraftModel::Impl {
   AlignedArray<float> context_;    // [max_rows, H]
   AlignedArray<float> kv_;         // [max_rows, 2 * Hkv * D]
   AlignedArray<float> cos_, sin_;  // [max_rows, rotary_dim / 2]
-  AlignedArray<float> x_, h_, y_;  // [block, H]
-  AlignedArray<float> q_, mixed_;  // [block, Hq * D]
-  AlignedArray<float> logits_;     // [block, vocab_size]
-  MlpScratch mlp_;
-  std::vector<KeyRange> ranges_;  // [block]
-  std::vector<ArgMax> best_;      // [block]
-  std::vector<TokenId> tokens_;   // [block]
+  AlignedArray<float> gathered_;   // [at most max_rows, taps * H]
+  int32_t pass_rows_ = 0;          // R of pass_; at most kMaxPassRows.
+  PassBuffers pass_;
+  std::vector<Segment> segments_;  // Of the current chunk or pass.
+  std::vector<KeyRange> ranges_;   // [kMaxPassRows]
+  std::vector<ArgMax> best_;       // [kMaxPassRows]
+  std::vector<TokenId> tokens_;    // [kMaxPassRows]
 };
 
 absl::StatusOr<std::unique_ptr<DraftModel>> DraftModel::Create(
     const DraftConfig& config, const DraftWeights& weights, TargetModel* target,
     int32_t max_rows, const LinearOptions& options, pthreadpool_t pool) {
-  auto impl = std::make_unique<Impl>(config, weights, target,
-                                     std::max(max_rows, config.block_size),
-                                     options, pool);
+  auto impl = std::make_unique<Impl>(
+      config, weights, target, std::max(max_rows, kMaxPassRows), options, pool);
   DELTAEDGE_RETURN_IF_ERROR(impl->Init());
   return std::unique_ptr<DraftModel>(new DraftModel(std::move(impl)));
 }
@@ -307,23 +433,19 @@ absl::StatusOr<std::unique_ptr<DraftModel>> DraftModel::Create(
 DraftModel::DraftModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DraftModel::~DraftModel() = default;
 
-absl::Status DraftModel::Inject(const float* taps, int64_t position,
-                                int32_t rows, int64_t capacity, KvStore* kv,
-                                const std::atomic<bool>* cancel) {
-  return impl_->Inject(taps, position, rows, capacity, kv, cancel);
+absl::Status DraftModel::Inject(absl::Span<const DraftInjection> injections,
+                                CancelFlags cancel) {
+  return impl_->Inject(injections, cancel);
 }
 
-absl::Status DraftModel::Draft(TokenId anchor, int64_t position, int32_t drafts,
-                               int64_t capacity, KvStore* kv,
-                               const std::atomic<bool>* cancel, float* logits,
-                               TokenId* out) {
-  return impl_->Draft(anchor, position, drafts, capacity, kv, cancel, logits,
-                      out);
+absl::Status DraftModel::Draft(absl::Span<const DraftRequest> requests,
+                               CancelFlags cancel) {
+  return impl_->Draft(requests, cancel);
 }
 
 void DraftModel::set_trace(Trace* trace) { impl_->trace_ = trace; }
 const DraftConfig& DraftModel::config() const { return impl_->config_; }
 int64_t DraftModel::packed_bytes() const { return impl_->packed_bytes_; }
-int64_t DraftModel::scratch_bytes() const { return impl_->scratch_bytes_; }
+int64_t DraftModel::scratch_bytes() const { return impl_->scratch_bytes(); }
 
 }  // namespace deltaedge

@@ -3,13 +3,14 @@
 #ifndef DELTAEDGE_ENGINE_GRAPH_DRAFT_MODEL_H_
 #define DELTAEDGE_ENGINE_GRAPH_DRAFT_MODEL_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/base/cancel_flags.h"
 #include "engine/graph/target_model.h"
 #include "engine/model/config.h"
 #include "engine/model/weights.h"
@@ -23,6 +24,29 @@ namespace deltaedge {
 // Sizes of a draft's context for sequences of at most `capacity` tokens.
 KvShape DraftKvShape(const DraftConfig& config, int64_t capacity);
 
+// Rows of one sequence that are to join its context.
+struct DraftInjection {
+  // [rows, taps * H], as TargetPass::taps, with 64 readable bytes behind.
+  const float* taps = nullptr;
+  int64_t position = 0;  // Of the first row; position + rows <= capacity.
+  int32_t rows = 0;
+  int64_t capacity = 0;  // For which `kv` was made.
+  KvStore* kv = nullptr;
+};
+
+// One sequence's block: `drafts` tokens after `anchor` are to be guessed.
+struct DraftRequest {
+  TokenId anchor = 0;
+  // Of the anchor. Context rows 0 .. position-1 have been injected; rows
+  // position .. position+drafts of `kv` hold nothing yet and are overwritten.
+  int64_t position = 0;
+  int32_t drafts = 0;  // 1 <= drafts < block_size, position + drafts < capacity
+  int64_t capacity = 0;  // For which `kv` was made.
+  KvStore* kv = nullptr;
+  float* logits = nullptr;  // [drafts, vocab_size]; null: not wanted.
+  TokenId* out = nullptr;   // [drafts], each row's best, lowest id on ties.
+};
+
 // A DFlash block-diffusion draft (docs/models.md 2). Its past is not tokens but
 // features of the target: for every position that the target has processed, the
 // outputs of some target layers ("taps"), projected once and turned into keys
@@ -33,8 +57,12 @@ KvShape DraftKvShape(const DraftConfig& config, int64_t capacity);
 // Thread-compatible: one call at a time, none while the target runs.
 class DraftModel {
  public:
-  // `weights` and `target` must outlive it. `max_rows`: the most rows of one
-  // Inject(), at least the block size. Errors as Linear::Create.
+  // Rows of all blocks that one pass takes. Buffers start with room for one
+  // block and grow up to this.
+  static constexpr int32_t kMaxPassRows = 64;
+
+  // `weights` and `target` must outlive it. `max_rows`: rows of which Inject()
+  // takes care at a time. Errors as Linear::Create.
   static absl::StatusOr<std::unique_ptr<DraftModel>> Create(
       const DraftConfig& config, const DraftWeights& weights,
       TargetModel* target, int32_t max_rows, const LinearOptions& options,
@@ -43,28 +71,26 @@ class DraftModel {
   DraftModel(const DraftModel&) = delete;
   DraftModel& operator=(const DraftModel&) = delete;
 
-  // Writes context keys and values for positions position .. position+rows-1
-  // into `kv` (docs/models.md 2.1). taps: [rows, taps * H], as
-  // TargetPass::taps, with 64 readable bytes behind. Cancelled: some layers may
-  // be written; to be done again.
-  absl::Status Inject(const float* taps, int64_t position, int32_t rows,
-                      int64_t capacity, KvStore* kv,
-                      const std::atomic<bool>* cancel);
+  // Writes context keys and values of all injections (docs/models.md 2.1), any
+  // number of rows. Those of different sequences, and pieces of one, share each
+  // weight that is read. A row's bits depend on its taps and position only.
+  // Cancelled, ResourceExhausted: some rows may be written in some layers; to
+  // be done again, with the same result.
+  absl::Status Inject(absl::Span<const DraftInjection> injections,
+                      CancelFlags cancel);
 
-  // Guesses `drafts` tokens after `anchor`, which stands at `position`; context
-  // rows 0 .. position-1 must have been injected (docs/models.md 2.2).
-  // Overwrites rows position .. position+drafts of `kv`, which hold nothing
-  // yet; the context stays. 1 <= drafts < block_size, position + drafts <
-  // capacity. logits: null, or [drafts, vocab_size]. out: [drafts], the best
-  // guess of each row, lowest id on ties.
-  absl::Status Draft(TokenId anchor, int64_t position, int32_t drafts,
-                     int64_t capacity, KvStore* kv,
-                     const std::atomic<bool>* cancel, float* logits,
-                     TokenId* out);
+  // Guesses for all requests (docs/models.md 2.2), of different sequences, in
+  // one pass or, beyond kMaxPassRows rows, several. What a request gets does
+  // not depend on the others. The context stays.
+  // Cancelled, ResourceExhausted: `logits` and `out` may be written in part; to
+  // be done again, with the same result.
+  absl::Status Draft(absl::Span<const DraftRequest> requests,
+                     CancelFlags cancel);
 
-  // What the last Inject() and Draft() computed on their way, for comparison
-  // with a reference: ctx [rows, H] after hidden_norm; output of each layer and
-  // after the final norm, [1 + drafts, H]. Null: not wanted.
+  // What Inject() and Draft() compute on their way, for comparison with a
+  // reference: ctx [rows, H] after hidden_norm, those of later injections
+  // behind; output of each layer and after the final norm, [1 + drafts, H], of
+  // one request alone. Null: not wanted.
   struct Trace {
     std::vector<float> context;
     std::vector<std::vector<float>> hidden;
@@ -74,7 +100,7 @@ class DraftModel {
 
   const DraftConfig& config() const;
   int64_t packed_bytes() const;
-  int64_t scratch_bytes() const;
+  int64_t scratch_bytes() const;  // As grown so far.
 
  private:
   class Impl;

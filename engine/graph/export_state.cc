@@ -8,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/aligned_buffer.h"
-#include "engine/base/fp_mode.h"
 #include "engine/base/status_macros.h"
 #include "kernels/attn/attention.h"
 #include "kernels/gdn/gdn_block.h"
@@ -45,33 +44,16 @@ absl::Status ExportRecurrentState(const TargetConfig& config, int32_t layer,
   DELTAEDGE_ASSIGN_OR_RETURN(
       const int32_t index,
       IndexOfKind(config, layer, LayerKind::kGatedDeltaNet));
-  const ScopedFpMode fp_mode;
-  const GdnConfig& gdn = config.gdn;
-  RecurrentStore& store = sequence->recurrent;
   DELTAEDGE_ASSIGN_OR_RETURN(
-      auto folded, AlignedArray<float>::Allocate(store.shape().state_floats,
-                                                 "exported state"));
-
-  const JournalRows journal = store.journal(index, sequence->cursor.journal());
-  GdnSequence fold = {};
-  fold.state = store.state(index, sequence->cursor.column());
-  fold.fold.k = journal.k;
-  fold.fold.u = journal.u;
-  fold.fold.gamma = journal.gamma;
-  fold.fold_rows = sequence->cursor.pending(index);
-  fold.last = folded.data();
-  const int32_t no_rows[2] = {0, 0};
-  GdnBlock block = {};
-  block.shape = {gdn.key_heads, gdn.value_heads, gdn.key_dim, gdn.value_dim};
-  block.sequences = 1;
-  block.row_begin = no_rows;
-  block.q_stride = block.k_stride = gdn.keys();
-  block.v_stride = block.out_stride = gdn.values();
-  block.sequence = &fold;
-  GdnForward(block, /*pool=*/nullptr);
-
+      auto folded,
+      AlignedArray<float>::Allocate(sequence->recurrent.shape().state_floats,
+                                    "exported state"));
+  CopyRecurrentState(config, sequence, sequence->cursor, index, folded.data(),
+                     /*pool=*/nullptr);
+  const GdnConfig& gdn = config.gdn;
   state->resize(int64_t{gdn.value_heads} * gdn.key_dim * gdn.value_dim);
-  GdnExportState(block.shape, folded.data(), state->data());
+  GdnExportState({gdn.key_heads, gdn.value_heads, gdn.key_dim, gdn.value_dim},
+                 folded.data(), state->data());
   return absl::OkStatus();
 }
 
@@ -109,11 +91,8 @@ absl::Status ExportKv(const TargetConfig& config, int32_t layer,
   values->resize(floats);
   if (rows == 0) return absl::OkStatus();
   std::vector<float> row_keys(floats), row_values(floats);
-  const KvView view = {sequence->kv.keys(index), sequence->kv.values(index),
-                       attention.kv_heads, attention.head_dim,
-                       sequence->cursor.capacity()};
-  KvRead(view, 0, static_cast<int32_t>(rows), row_keys.data(),
-         row_values.data());
+  KvRead(TargetKv(attention, sequence, index), 0, static_cast<int32_t>(rows),
+         row_keys.data(), row_values.data());
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t head = 0; head < attention.kv_heads; ++head) {
       const int64_t from = (row * attention.kv_heads + head) * dim;

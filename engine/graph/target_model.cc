@@ -172,28 +172,35 @@ class TargetModelImpl : public TargetModel {
     return absl::OkStatus();
   }
 
-  absl::Status Run(const TargetPass& pass) override {
-    const int32_t rows = pass.plan.rows;
+  absl::Status Run(absl::Span<const TargetPass> passes) override {
     const int32_t hidden = config_.hidden_size;
     float* x = act_.x.data();
-    Embed(pass.tokens, x);
-    RopeTable(pass.plan.position, rows, config_.attention.rotary_dim,
-              config_.attention.rope_theta, act_.cos.data(), act_.sin.data());
-    for (int32_t t = 0; t < rows; ++t) {
-      act_.ranges[t] = {0, pass.plan.position + t + 1};
-    }
-    for (Layer& layer : layers_) {
-      if (pass.cancel != nullptr &&
-          pass.cancel->load(std::memory_order_relaxed)) {
-        return absl::CancelledError("cancelled");
+    row_begin_.assign(1, 0);
+    bool scores = false;
+    for (const TargetPass& pass : passes) {
+      const int32_t begin = row_begin_.back();
+      const int32_t half = config_.attention.rotary_dim / 2;
+      Embed(pass.tokens, x + int64_t{begin} * hidden);
+      RopeTable(pass.plan.position, pass.plan.rows,
+                config_.attention.rotary_dim, config_.attention.rope_theta,
+                act_.cos.data() + int64_t{begin} * half,
+                act_.sin.data() + int64_t{begin} * half);
+      for (int32_t t = 0; t < pass.plan.rows; ++t) {
+        act_.ranges[begin + t] = {0, pass.plan.position + t + 1};
       }
+      row_begin_.push_back(begin + pass.plan.rows);
+      scores |= pass.logits != nullptr || pass.final_hidden != nullptr;
+    }
+    const int32_t rows = row_begin_.back();
+    for (Layer& layer : layers_) {
+      if (Cancelled(passes)) return absl::CancelledError("cancelled");
       RmsNorm(rows, hidden, x, hidden, layer.weights->input_norm,
               config_.rms_norm_eps, act_.h.data(), hidden,
               Pool(int64_t{rows} * hidden));
       if (layer.gdn.in != nullptr) {
-        DELTAEDGE_RETURN_IF_ERROR(RunGdn(pass, layer));
+        DELTAEDGE_RETURN_IF_ERROR(RunGdn(passes, layer));
       } else {
-        DELTAEDGE_RETURN_IF_ERROR(RunAttention(pass, layer));
+        DELTAEDGE_RETURN_IF_ERROR(RunAttention(passes, layer));
       }
       AddRows(rows, hidden, x, hidden, act_.y.data(), hidden,
               Pool(int64_t{rows} * hidden));
@@ -204,24 +211,12 @@ class TargetModelImpl : public TargetModel {
           layer.mlp->Run(act_.h.data(), rows, &act_.mlp, act_.y.data(), pool_));
       AddRows(rows, hidden, x, hidden, act_.y.data(), hidden,
               Pool(int64_t{rows} * hidden));
-      if (pass.taps != nullptr && layer.tap >= 0) {
-        for (int32_t t = 0; t < rows; ++t) {
-          std::memcpy(pass.taps + (int64_t{t} * taps_ + layer.tap) * hidden,
-                      x + int64_t{t} * hidden, hidden * sizeof(float));
-        }
-      }
+      if (layer.tap >= 0) CopyTaps(passes, layer.tap);
     }
-    if (pass.logits == nullptr && pass.final_hidden == nullptr) {
-      return absl::OkStatus();
-    }
+    if (!scores) return absl::OkStatus();
     RmsNorm(rows, hidden, x, hidden, weights_.final_norm, config_.rms_norm_eps,
             act_.h.data(), hidden, Pool(int64_t{rows} * hidden));
-    if (pass.final_hidden != nullptr) {
-      std::memcpy(pass.final_hidden, act_.h.data(),
-                  int64_t{rows} * hidden * sizeof(float));
-    }
-    if (pass.logits == nullptr) return absl::OkStatus();
-    return Head(act_.h.data(), rows, pass.logits);
+    return Score(passes);
   }
 
   absl::Status Head(const float* x, int32_t rows, float* logits) override {
@@ -238,15 +233,57 @@ class TargetModelImpl : public TargetModel {
   int64_t scratch_bytes() const override { return act_.bytes(); }
 
  private:
-  absl::Status RunGdn(const TargetPass& pass, Layer& layer) {
+  static bool Cancelled(absl::Span<const TargetPass> passes) {
+    return std::all_of(passes.begin(), passes.end(), [](const TargetPass& p) {
+      return p.cancel != nullptr && p.cancel->load(std::memory_order_relaxed);
+    });
+  }
+
+  void CopyTaps(absl::Span<const TargetPass> passes, int32_t tap) {
+    const int64_t hidden = config_.hidden_size;
+    for (size_t i = 0; i < passes.size(); ++i) {
+      if (passes[i].taps == nullptr) continue;
+      const float* x = act_.x.data() + row_begin_[i] * hidden;
+      for (int32_t t = 0; t < passes[i].plan.rows; ++t) {
+        std::memcpy(passes[i].taps + (int64_t{t} * taps_ + tap) * hidden,
+                    x + t * hidden, hidden * sizeof(float));
+      }
+    }
+  }
+
+  // Outputs of rows that are in act_.h, normalised.
+  absl::Status Score(absl::Span<const TargetPass> passes) {
+    const int64_t hidden = config_.hidden_size;
+    const int64_t vocab_size = config_.vocab_size;
+    for (size_t i = 0; i < passes.size(); ++i) {
+      if (passes[i].final_hidden == nullptr) continue;
+      std::memcpy(passes[i].final_hidden,
+                  act_.h.data() + row_begin_[i] * hidden,
+                  passes[i].plan.rows * hidden * sizeof(float));
+    }
+    for (size_t i = 0, end; i < passes.size(); i = end) {
+      end = i + 1;
+      if (passes[i].logits == nullptr) continue;
+      while (end < passes.size() &&
+             passes[end].logits ==
+                 passes[i].logits +
+                     (row_begin_[end] - row_begin_[i]) * vocab_size) {
+        ++end;
+      }
+      DELTAEDGE_RETURN_IF_ERROR(Head(act_.h.data() + row_begin_[i] * hidden,
+                                     row_begin_[end] - row_begin_[i],
+                                     passes[i].logits));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RunGdn(absl::Span<const TargetPass> passes, Layer& layer) {
     const GdnConfig& gdn = config_.gdn;
     const GdnWeights& w = layer.weights->gdn;
-    const int32_t rows = pass.plan.rows;
+    const int32_t rows = row_begin_.back();
     const int32_t index = layer.gdn.index;
     const int64_t channels = gdn.conv_channels();
     const int64_t width = layer.gdn.in->out_features();
-    RecurrentStore& store = pass.sequence->recurrent;
-    SequenceState& cursor = pass.sequence->cursor;
 
     float* projected = act_.projected.data();
     DELTAEDGE_RETURN_IF_ERROR(
@@ -255,27 +292,9 @@ class TargetModelImpl : public TargetModel {
     const float* b = z + gdn.values();
     const float* a = b + gdn.value_heads;
 
-    Conv1dBlock conv;
-    conv.channels = gdn.conv_channels();
-    conv.rows = rows;
-    conv.position = pass.plan.position;
-    conv.ring = store.ring(index);
-    conv.ring_rows = store.shape().ring_rows();
-    conv.x = projected;
-    conv.x_stride = width;
-    conv.weight = w.conv;
-    conv.out = act_.convolved.data();
-    conv.out_stride = channels;
-    Conv1dSiluForward(conv, Pool(rows * channels));
-    if (pass.spare == nullptr) {
-      store.WriteColumns(index, pass.plan.position, rows, projected, width);
-    } else {
-      const int32_t tail = std::min(rows, 3);
-      for (int32_t t = 0; t < tail; ++t) {
-        std::memcpy(pass.spare->columns(index) + t * channels,
-                    projected + (rows - tail + t) * width,
-                    channels * sizeof(float));
-      }
+    for (size_t i = 0; i < passes.size(); ++i) {
+      Convolve(passes[i], index, w.conv, projected + row_begin_[i] * width,
+               width, act_.convolved.data() + row_begin_[i] * channels);
     }
 
     float* q = act_.convolved.data();
@@ -291,33 +310,31 @@ class TargetModelImpl : public TargetModel {
     GdnGatesForward(rows, gdn.value_heads, a, width, b, width, w.neg_exp_a,
                     w.dt_bias, act_.log_decay.data(), act_.beta.data());
 
-    GdnSequence sequence = {};
-    sequence.state = store.state(index, cursor.column());
-    sequence.fold = ToKernel(store.journal(index, cursor.journal()));
-    sequence.fold_rows = cursor.pending(index);
-    if (pass.spare == nullptr) {
-      sequence.folded = store.state(index, cursor.column());
-      sequence.record = ToKernel(store.journal(index, 1 - cursor.journal()));
-    } else {
-      sequence.last = pass.spare->state(index);
+    sequences_.clear();
+    slots_.resize(rows);
+    int64_t updates = rows;
+    for (size_t i = 0; i < passes.size(); ++i) {
+      sequences_.push_back(
+          RecurrentPart(passes[i], index, slots_.data() + row_begin_[i]));
+      updates += sequences_.back().fold_rows;
     }
-    const int32_t row_begin[2] = {0, rows};
     GdnBlock block = {};
     block.shape = {gdn.key_heads, gdn.value_heads, gdn.key_dim, gdn.value_dim};
-    block.sequences = 1;
-    block.row_begin = row_begin;
+    block.sequences = static_cast<int32_t>(passes.size());
+    block.row_begin = row_begin_.data();
     block.q = q;
     block.k = k;
     block.v = v;
     block.q_stride = block.k_stride = block.v_stride = channels;
     block.log_decay = act_.log_decay.data();
     block.beta = act_.beta.data();
-    block.sequence = &sequence;
+    block.sequence = sequences_.data();
     block.out = act_.mixed.data();
     block.out_stride = gdn.values();
-    GdnForward(block, Pool(int64_t{rows + sequence.fold_rows} * gdn.values() *
-                           gdn.key_dim));
-    if (pass.spare == nullptr) cursor.FoldDone(index);
+    GdnForward(block, Pool(updates * gdn.values() * gdn.key_dim));
+    for (const TargetPass& pass : passes) {
+      if (pass.spare == nullptr) pass.sequence->cursor.FoldDone(index);
+    }
 
     float* mixed = act_.mixed.data();
     GatedRmsNormHeads(rows, gdn.value_heads, gdn.value_dim, mixed, gdn.values(),
@@ -327,10 +344,65 @@ class TargetModelImpl : public TargetModel {
     return Multiply(*layer.gdn.out, mixed, rows, act_.y.data());
   }
 
-  absl::Status RunAttention(const TargetPass& pass, Layer& layer) {
+  // One sequence's convolution: `x` [rows, width] raw, `out` [rows, channels].
+  void Convolve(const TargetPass& pass, int32_t index, const float* weight,
+                const float* x, int64_t width, float* out) {
+    const int32_t rows = pass.plan.rows;
+    const int64_t channels = config_.gdn.conv_channels();
+    RecurrentStore& store = pass.sequence->recurrent;
+    Conv1dBlock conv;
+    conv.channels = config_.gdn.conv_channels();
+    conv.rows = rows;
+    conv.position = pass.plan.position;
+    conv.ring = store.ring(index);
+    conv.ring_rows = store.shape().ring_rows();
+    conv.x = x;
+    conv.x_stride = width;
+    conv.weight = weight;
+    conv.out = out;
+    conv.out_stride = channels;
+    Conv1dSiluForward(conv, Pool(rows * channels));
+    if (pass.spare == nullptr) {
+      store.WriteColumns(index, pass.plan.position, rows, x, width);
+      return;
+    }
+    const int32_t tail = std::min(rows, 3);
+    for (int32_t t = 0; t < tail; ++t) {
+      std::memcpy(pass.spare->columns(index) + t * channels,
+                  x + (rows - tail + t) * width, channels * sizeof(float));
+    }
+  }
+
+  // Where one sequence's state is read and written. `slots` [rows]: room for
+  // the places of a state per row.
+  static GdnSequence RecurrentPart(const TargetPass& pass, int32_t index,
+                                   float** slots) {
+    RecurrentStore& store = pass.sequence->recurrent;
+    const SequenceState& cursor = pass.sequence->cursor;
+    GdnSequence part = {};
+    part.state = store.state(index, cursor.column());
+    if (store.shape().rollback == Rollback::kJournal) {
+      part.fold = ToKernel(store.journal(index, cursor.journal()));
+      part.fold_rows = cursor.pending(index);
+    }
+    if (pass.spare != nullptr) {
+      part.last = pass.spare->state(index);
+    } else if (store.shape().rollback == Rollback::kJournal) {
+      part.folded = store.state(index, cursor.column());
+      part.record = ToKernel(store.journal(index, 1 - cursor.journal()));
+    } else {
+      for (int32_t t = 0; t < pass.plan.rows; ++t) {
+        slots[t] = store.state(index, cursor.BlockColumn(t));
+      }
+      part.each = slots;
+    }
+    return part;
+  }
+
+  absl::Status RunAttention(absl::Span<const TargetPass> passes, Layer& layer) {
     const AttentionConfig& attention = config_.attention;
     const AttentionWeights& w = layer.weights->attention;
-    const int32_t rows = pass.plan.rows;
+    const int32_t rows = row_begin_.back();
     const int32_t dim = attention.head_dim;
     const int64_t width = layer.attention.in->out_features();
 
@@ -354,24 +426,27 @@ class TargetModelImpl : public TargetModel {
               act_.cos.data(), act_.sin.data(),
               Pool(int64_t{rows} * attention.kv_heads * attention.rotary_dim));
 
-    KvStore& store = pass.sequence->kv;
-    const KvView kv = {store.keys(layer.attention.index),
-                       store.values(layer.attention.index), attention.kv_heads,
-                       dim, pass.sequence->cursor.capacity()};
-    KvWrite(kv, pass.plan.position, rows, k, width, v, width);
-    AttentionBlock block = {};
-    block.rows = rows;
-    block.q_heads = attention.query_heads;
-    block.kv = kv;
-    block.q = q;
-    block.q_row_stride = width;
-    block.q_head_stride = 2 * dim;
-    block.range = act_.ranges.data();
-    block.scale = static_cast<float>(1.0 / std::sqrt(double{1} * dim));
-    block.out = act_.mixed.data();
-    block.out_row_stride = attention.queries();
-    AttentionForward(
-        block, Pool(rows * (pass.plan.position + rows) * attention.queries()));
+    for (size_t i = 0; i < passes.size(); ++i) {
+      const BlockPlan& plan = passes[i].plan;
+      const int64_t begin = row_begin_[i];
+      const KvView kv =
+          TargetKv(attention, passes[i].sequence, layer.attention.index);
+      KvWrite(kv, plan.position, plan.rows, k + begin * width, width,
+              v + begin * width, width);
+      AttentionBlock block = {};
+      block.rows = plan.rows;
+      block.q_heads = attention.query_heads;
+      block.kv = kv;
+      block.q = q + begin * width;
+      block.q_row_stride = width;
+      block.q_head_stride = 2 * dim;
+      block.range = act_.ranges.data() + begin;
+      block.scale = static_cast<float>(1.0 / std::sqrt(double{1} * dim));
+      block.out = act_.mixed.data() + begin * attention.queries();
+      block.out_row_stride = attention.queries();
+      AttentionForward(block, Pool(plan.rows * (plan.position + plan.rows) *
+                                   attention.queries()));
+    }
     SigmoidGateHeads(rows, attention.query_heads, dim, act_.mixed.data(),
                      attention.queries(), dim, q + dim, width, 2 * dim,
                      Pool(int64_t{rows} * attention.queries()));
@@ -397,6 +472,9 @@ class TargetModelImpl : public TargetModel {
   std::vector<Layer> layers_;
   std::unique_ptr<Linear> head_;
   Activations act_;
+  std::vector<int32_t> row_begin_;      // [passes + 1] of the run
+  std::vector<GdnSequence> sequences_;  // [passes]
+  std::vector<float*> slots_;           // [rows]
   int64_t packed_bytes_ = 0;
 };
 

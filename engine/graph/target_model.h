@@ -22,7 +22,8 @@
 
 namespace deltaedge {
 
-// One run of rows through the target. All pointers are borrowed for the call.
+// One sequence's rows in a run through the target. All pointers are borrowed
+// for the call.
 struct TargetPass {
   absl::Span<const TokenId> tokens;  // [rows]; ids checked by the caller
   BlockPlan plan;                    // rows == tokens.size()
@@ -34,14 +35,16 @@ struct TargetPass {
   // `sequence` changes but free rows of its KV.
   SpareStates* spare = nullptr;
 
-  // Outputs; null: not wanted, and not computed where that saves work.
+  // Outputs; null: not wanted, and not computed where that saves work. Scores
+  // of passes that lie one behind the other come from one product.
   float* logits = nullptr;        // [rows, vocab_size]
   float* final_hidden = nullptr;  // [rows, H], after the final norm
   // Outputs of the tapped layers side by side, in the order in which
   // TargetModel::Create was given them: [rows, taps * H].
   float* taps = nullptr;
 
-  // Looked at before every layer; may be null.
+  // Looked at before every layer; may be null. A run ends early when all of its
+  // passes were cancelled.
   const std::atomic<bool>* cancel = nullptr;
 };
 
@@ -55,11 +58,19 @@ class TargetModel {
  public:
   virtual ~TargetModel() = default;
 
-  // Runs `pass`. The caller has called Begin() on the plan and publishes it
-  // afterwards. A row's outputs, bit for bit, depend only on the tokens up to
-  // it: not on `rows`, on the number of threads, or on block or chunk.
-  // Cancelled: `cancel` was set; the sequence is where it was before Begin().
-  virtual absl::Status Run(const TargetPass& pass) = 0;
+  // Runs the rows of all `passes`, of different sequences, at most max_rows()
+  // in all, so that they share each weight that is read. The caller has called
+  // Begin() on every plan and publishes them afterwards. A row's outputs, bit
+  // for bit, depend only on its own sequence's tokens up to it: not on `rows`,
+  // on the number of threads, on block or chunk, or on the company.
+  // At most one pass may write to a `spare`. An error is one of all passes:
+  // every sequence is where it was before Begin().
+  // Cancelled: all passes were cancelled.
+  virtual absl::Status Run(absl::Span<const TargetPass> passes) = 0;
+  // One alone.
+  absl::Status Run(const TargetPass& pass) {
+    return Run(absl::MakeConstSpan(&pass, 1));
+  }
 
   // Scores [rows, vocab_size] of rows x [rows, H] that are already normalised,
   // for a draft that shares the output matrix. 64 readable bytes past x.
@@ -69,7 +80,7 @@ class TargetModel {
   virtual void Embed(absl::Span<const TokenId> tokens, float* x) const = 0;
 
   virtual const TargetConfig& config() const = 0;
-  // Rows that one pass may have.
+  // Rows that one run may have.
   virtual int32_t max_rows() const = 0;
   // Memory held: packed weights and the buffers of a pass.
   virtual int64_t packed_bytes() const = 0;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/attn/attention.h"
+#include "engine/base/fp_mode.h"
 #include "kernels/gdn/gdn_block.h"
 
 namespace deltaedge {
@@ -30,9 +30,10 @@ KvShape TargetKvShape(const TargetConfig& config, int64_t capacity) {
 }
 
 RecurrentShape TargetRecurrentShape(const TargetConfig& config,
-                                    int32_t block_rows) {
+                                    int32_t block_rows, Rollback rollback) {
   const GdnConfig& gdn = config.gdn;
   RecurrentShape shape;
+  shape.rollback = rollback;
   shape.layers = CountLayers(config, LayerKind::kGatedDeltaNet);
   shape.block_rows = block_rows;
   if (shape.layers == 0) return shape;
@@ -47,14 +48,72 @@ RecurrentShape TargetRecurrentShape(const TargetConfig& config,
 
 absl::StatusOr<TargetSequence> MakeTargetSequence(const TargetConfig& config,
                                                   int64_t capacity,
-                                                  int32_t block_rows) {
+                                                  int32_t block_rows,
+                                                  Rollback rollback) {
   DELTAEDGE_ASSIGN_OR_RETURN(KvStore kv,
                              KvStore::Create(TargetKvShape(config, capacity)));
-  const RecurrentShape shape = TargetRecurrentShape(config, block_rows);
+  const RecurrentShape shape =
+      TargetRecurrentShape(config, block_rows, rollback);
   DELTAEDGE_ASSIGN_OR_RETURN(RecurrentStore recurrent,
                              RecurrentStore::Create(shape));
-  return TargetSequence{SequenceState(capacity, block_rows, shape.layers),
-                        std::move(kv), std::move(recurrent)};
+  return TargetSequence{
+      SequenceState(capacity, block_rows, shape.layers, rollback),
+      std::move(kv), std::move(recurrent)};
+}
+
+KvView TargetKv(const AttentionConfig& attention, TargetSequence* sequence,
+                int32_t layer) {
+  return {sequence->kv.keys(layer), sequence->kv.values(layer),
+          attention.kv_heads, attention.head_dim, sequence->cursor.capacity()};
+}
+
+void CopyRecurrentState(const TargetConfig& config, TargetSequence* from,
+                        const SequenceState& cursor, int32_t layer,
+                        float* state, pthreadpool_t pool) {
+  const ScopedFpMode fp_mode;
+  const GdnConfig& gdn = config.gdn;
+  GdnSequence part = {};
+  part.state = from->recurrent.state(layer, cursor.column());
+  part.fold_rows = cursor.pending(layer);
+  if (part.fold_rows > 0) {
+    const JournalRows journal =
+        from->recurrent.journal(layer, cursor.journal());
+    part.fold.k = journal.k;
+    part.fold.u = journal.u;
+    part.fold.gamma = journal.gamma;
+  }
+  part.last = state;
+  const int32_t no_rows[2] = {0, 0};
+  GdnBlock block = {};
+  block.shape = {gdn.key_heads, gdn.value_heads, gdn.key_dim, gdn.value_dim};
+  block.sequences = 1;
+  block.row_begin = no_rows;
+  block.q_stride = block.k_stride = gdn.keys();
+  block.v_stride = block.out_stride = gdn.values();
+  block.sequence = &part;
+  GdnForward(block, pool);
+}
+
+void CopyTargetSequence(const TargetConfig& config, TargetSequence* from,
+                        const SequenceState& cursor, TargetSequence* to,
+                        pthreadpool_t pool) {
+  const int64_t length = cursor.length();
+  to->cursor.Place(length);
+  for (int32_t i = 0; i < from->kv.shape().layers; ++i) {
+    KvCopy(TargetKv(config.attention, from, i), length,
+           TargetKv(config.attention, to, i));
+  }
+  const RecurrentShape& shape = from->recurrent.shape();
+  for (int32_t i = 0; i < shape.layers; ++i) {
+    CopyRecurrentState(config, from, cursor, i,
+                       to->recurrent.state(i, to->cursor.column()), pool);
+    for (int64_t p = std::max<int64_t>(0, length - 3); p < length; ++p) {
+      to->recurrent.WriteColumns(
+          i, p, 1,
+          from->recurrent.ring(i) + p % shape.ring_rows() * shape.column_floats,
+          shape.column_floats);
+    }
+  }
 }
 
 }  // namespace deltaedge

@@ -12,6 +12,9 @@
 #include "engine/state/kv_store.h"
 #include "engine/state/recurrent_store.h"
 #include "engine/state/sequence_state.h"
+#include "engine/types.h"
+#include "kernels/attn/attention.h"
+#include "pthreadpool.h"
 
 namespace deltaedge {
 
@@ -26,12 +29,33 @@ struct TargetSequence {
 // at most `block_rows` rows.
 KvShape TargetKvShape(const TargetConfig& config, int64_t capacity);
 RecurrentShape TargetRecurrentShape(const TargetConfig& config,
-                                    int32_t block_rows);
+                                    int32_t block_rows,
+                                    Rollback rollback = Rollback::kJournal);
 
 // An empty sequence. ResourceExhausted: no memory.
-absl::StatusOr<TargetSequence> MakeTargetSequence(const TargetConfig& config,
-                                                  int64_t capacity,
-                                                  int32_t block_rows);
+absl::StatusOr<TargetSequence> MakeTargetSequence(
+    const TargetConfig& config, int64_t capacity, int32_t block_rows,
+    Rollback rollback = Rollback::kJournal);
+
+// Keys and values of the `layer`-th attention layer.
+KvView TargetKv(const AttentionConfig& attention, TargetSequence* sequence,
+                int32_t layer);
+
+// Writes the state of the `layer`-th GDN layer as of `cursor` to `state`
+// [RecurrentShape::state_floats], 64-byte aligned: rows that are kept and not
+// yet folded count. `from` is only read. The caller holds the pool.
+void CopyRecurrentState(const TargetConfig& config, TargetSequence* from,
+                        const SequenceState& cursor, int32_t layer,
+                        float* state, pthreadpool_t pool);
+
+// Makes `to` hold what `from` holds as of `cursor`, which is from->cursor or a
+// copy of it that was told to keep another number of the last block's rows.
+// `from` is only read. Capacity, block rows and rollback of the two may differ;
+// to->cursor.capacity() must be at least cursor.length(). Cannot fail. The
+// caller holds the pool.
+void CopyTargetSequence(const TargetConfig& config, TargetSequence* from,
+                        const SequenceState& cursor, TargetSequence* to,
+                        pthreadpool_t pool);
 
 }  // namespace deltaedge
 

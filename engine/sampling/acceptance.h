@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "engine/sampling/sampler.h"
 #include "engine/types.h"
 #include "kernels/logits/argmax.h"
 
@@ -23,9 +24,19 @@ struct Acceptance {
 
 // Walks the rows of a block (row 0 the anchor's, row i draft i's) and takes the
 // target's pick of each as long as it is the token that was drafted for the
-// next row (docs/speculation.md). `picks`: [1 + drafts.size()]. Every token
-// that comes out is the target's choice, so the drafts decide only how many
-// there are. Matching drafts after the first wrong one count for nothing.
+// next row (docs/speculation.md). Every token that comes out is the target's
+// choice, so the drafts decide only how many there are. Matching drafts after
+// the first wrong one count for nothing, and their rows are not looked at.
+//
+// `best`: ArgMaxRows() of `scores` [1 + drafts.size(), vocab_size], which are
+// read only where `sampler` is not greedy. `position`: where in the sequence
+// row 0's pick goes. The pick of row i sees drafts 1 to i in the sampler's
+// history, which is as it was afterwards.
+Acceptance AcceptDrafts(absl::Span<const ArgMax> best, const float* scores,
+                        int32_t vocab_size, absl::Span<const TokenId> drafts,
+                        int64_t position, Sampler* sampler);
+
+// The same with greedy picks.
 Acceptance AcceptDrafts(absl::Span<const ArgMax> picks,
                         absl::Span<const TokenId> drafts);
 

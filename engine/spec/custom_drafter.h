@@ -3,7 +3,6 @@
 #ifndef DELTAEDGE_ENGINE_SPEC_CUSTOM_DRAFTER_H_
 #define DELTAEDGE_ENGINE_SPEC_CUSTOM_DRAFTER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "engine/base/cancel_flags.h"
 #include "engine/drafter.h"
 #include "engine/spec/block_drafter.h"
 #include "engine/types.h"
@@ -25,17 +25,16 @@ class CustomDrafter : public BlockDrafter {
 
   bool wants_taps() const override { return false; }
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
-                       const std::atomic<bool>*,
-                       std::vector<TokenId>* drafts) override {
+                       CancelFlags, std::vector<TokenId>* drafts) override {
     drafter_->Propose(sequence, max_drafts, drafts);
     return absl::OkStatus();
   }
   absl::Status ObserveBlock(const BlockPlan&, const float*,
-                            const std::atomic<bool>*) override {
+                            CancelFlags) override {
     return absl::OkStatus();
   }
   absl::Status ObservePrefill(const BlockPlan&, const float*,
-                              const std::atomic<bool>*) override {
+                              CancelFlags) override {
     return absl::OkStatus();
   }
   void Reset() override {}

@@ -3,68 +3,102 @@
 #ifndef DELTAEDGE_ENGINE_SPEC_DFLASH_DRAFTER_H_
 #define DELTAEDGE_ENGINE_SPEC_DFLASH_DRAFTER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/base/aligned_buffer.h"
+#include "engine/base/cancel_flags.h"
 #include "engine/graph/draft_model.h"
+#include "engine/model/config.h"
 #include "engine/spec/block_drafter.h"
 #include "engine/state/kv_store.h"
 #include "engine/types.h"
 
 namespace deltaedge {
 
-// The draft model as a drafter: what it remembers of one sequence is a context
-// cache indexed by position, and the tapped rows of the last blocks, which join
-// the cache once it is known that they stay. Rows [context length, m) are
-// injected, m being what the target covers, so an abandoned step can neither
-// lose a row nor inject one twice.
-class DFlashDrafter : public BlockDrafter {
- public:
-  // Rows of taps that are kept until drafting resumes; when they would be
-  // exceeded, those that stay are injected at once.
+// What the draft model remembers of one sequence: a cache of keys and values by
+// position, and the tapped rows of the last blocks, which join the cache once
+// it is known that they stay.
+struct DFlashContext {
+  // Tapped rows that are kept until drafting resumes.
   static constexpr int32_t kTapRows = 64;
 
-  // `model` must outlive it. ResourceExhausted: no memory.
-  static absl::StatusOr<std::unique_ptr<DFlashDrafter>> Create(
-      DraftModel* model, int64_t capacity);
+  // An empty one for sequences of at most `capacity` tokens. ResourceExhausted:
+  // no memory.
+  static absl::StatusOr<DFlashContext> Create(const DraftConfig& config,
+                                              int64_t capacity);
 
   // Bytes that Create() would reserve.
   static int64_t Bytes(const DraftConfig& config, int64_t capacity);
 
+  // Becomes what `from` is for a sequence whose first `covered` tokens have
+  // been processed by the target: the cached rows of these, and the taps of
+  // those not yet cached. Both are of the same draft; `from` has observed all
+  // of `covered`, which is at most either capacity. Copies bits; cannot fail.
+  void CopyFrom(const DFlashContext& from, int64_t covered);
+
+  int64_t tap_floats() const { return taps.size() / kTapRows; }
+
+  AttentionConfig attention;
+  int64_t capacity = 0;
+  KvStore kv;
+  AlignedArray<float> taps;  // [kTapRows, taps * H]; position p: p mod kTapRows
+  int64_t length = 0;        // Positions 0 .. length-1 are in `kv`.
+};
+
+// The draft model as a drafter. When the target covers m tokens, rows
+// [context().length, m) are injected, so an abandoned step can neither lose a
+// row nor inject one twice.
+class DFlashDrafter : public BlockDrafter {
+ public:
+  // `model` must outlive it. ResourceExhausted: no memory.
+  static absl::StatusOr<std::unique_ptr<DFlashDrafter>> Create(
+      DraftModel* model, int64_t capacity);
+
+  // The arguments of Propose(), for one of several drafters.
+  struct Request {
+    DFlashDrafter* drafter = nullptr;
+    absl::Span<const TokenId> sequence;
+    int32_t max_drafts = 0;
+    std::vector<TokenId>* drafts = nullptr;
+  };
+
+  // Propose() for different drafters of one model, which share each weight that
+  // is read. What a drafter answers does not depend on the others. After an
+  // error `drafts` are unspecified; nothing else has changed that matters, and
+  // what was injected by then is not injected again.
+  static absl::Status ProposeMany(absl::Span<const Request> requests,
+                                  CancelFlags cancel);
+
+  DFlashDrafter* dflash() override { return this; }
   bool wants_taps() const override { return true; }
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
-                       const std::atomic<bool>* cancel,
+                       CancelFlags cancel,
                        std::vector<TokenId>* drafts) override;
   absl::Status ObserveBlock(const BlockPlan& plan, const float* taps,
-                            const std::atomic<bool>* cancel) override;
+                            CancelFlags cancel) override;
   absl::Status ObservePrefill(const BlockPlan& plan, const float* taps,
-                              const std::atomic<bool>* cancel) override;
-  void Reset() override { length_ = 0; }
+                              CancelFlags cancel) override;
+  void Reset() override { context_.length = 0; }
 
-  // Positions 0 .. context_length()-1 are in the cache.
-  int64_t context_length() const { return length_; }
-  KvStore& context() { return kv_; }
+  DFlashContext& context() { return context_; }
 
  private:
-  DFlashDrafter(DraftModel* model, int64_t capacity, KvStore kv,
-                AlignedArray<float> taps);
+  DFlashDrafter(DraftModel* model, DFlashContext context)
+      : model_(model), context_(std::move(context)) {}
 
-  // Injects rows [length_, end) from the tap buffer.
-  absl::Status InjectTo(int64_t end, const std::atomic<bool>* cancel);
-  int64_t tap_floats() const;
+  // Adds rows [context_.length, end) to `injections`.
+  void AddPending(int64_t end, std::vector<DraftInjection>* injections);
+  // Injects them.
+  absl::Status InjectTo(int64_t end, CancelFlags cancel);
 
   DraftModel* const model_;
-  const int64_t capacity_;
-  KvStore kv_;
-  AlignedArray<float>
-      taps_;  // [kTapRows, taps * H], position p at p mod kTapRows
-  int64_t length_ = 0;
+  DFlashContext context_;
 };
 
 }  // namespace deltaedge

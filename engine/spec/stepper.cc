@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/cancel_flags.h"
 #include "engine/base/fp_mode.h"
 #include "engine/base/status_macros.h"
 #include "engine/sampling/acceptance.h"
@@ -30,6 +32,12 @@ class Stopwatch {
       std::chrono::steady_clock::now();
 };
 
+bool Cancelled(const StepItem& item) {
+  return CancelFlags(item.cancel).cancelled();
+}
+
+bool IsChunk(const StepItem& item) { return !item.chunk.empty(); }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(TargetModel* target,
@@ -41,10 +49,11 @@ absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(TargetModel* target,
       SpareStates spare,
       SpareStates::Create(TargetRecurrentShape(config, /*block_rows=*/1)));
   std::unique_ptr<Stepper> stepper(
-      new Stepper(target, max_block, pool, std::move(spare)));
+      new Stepper(target, tap_floats, max_block, pool, std::move(spare)));
   DELTAEDGE_ASSIGN_OR_RETURN(
       stepper->logits_, AlignedArray<float>::Allocate(
                             int64_t{max_block} * config.vocab_size, "scores"));
+  stepper->score_rows_ = max_block;
   DELTAEDGE_ASSIGN_OR_RETURN(
       stepper->taps_, AlignedArray<float>::Allocate(
                           target->max_rows() * tap_floats, "tapped rows"));
@@ -57,88 +66,211 @@ int64_t Stepper::scratch_bytes() const {
          spare_.bytes();
 }
 
-absl::Status Stepper::Step(absl::Span<const TokenId> sequence,
-                           int32_t max_drafts, TargetSequence* state,
-                           BlockDrafter* drafter,
-                           const std::atomic<bool>* cancel,
-                           StepResult* result) {
+int32_t Stepper::MaxDrafts(const StepItem& item) const {
+  const SequenceState& cursor = item.state->cursor;
+  const int64_t most = std::min<int64_t>(
+      {item.max_drafts, max_block_ - 1, cursor.block_rows() - 1,
+       cursor.capacity() - cursor.length() - 1});
+  return static_cast<int32_t>(std::max<int64_t>(0, most));
+}
+
+void Stepper::Grow(int32_t rows) {
+  if (rows <= score_rows_) return;
+  absl::StatusOr<AlignedArray<float>> more = AlignedArray<float>::Allocate(
+      int64_t{rows} * target_->config().vocab_size, "scores");
+  // Without it there are more passes, that is all.
+  if (!more.ok()) return;
+  logits_ = *std::move(more);
+  score_rows_ = rows;
+}
+
+void Stepper::Step(absl::Span<StepItem> items) {
   const ScopedFpMode fp_mode;
-  const int32_t vocab_size = target_->config().vocab_size;
-  const int64_t free_rows = state->cursor.capacity() - state->cursor.length();
-  max_drafts = static_cast<int32_t>(
-      std::min<int64_t>({max_drafts, max_block_ - 1,
-                         state->cursor.block_rows() - 1, free_rows - 1}));
-  Stopwatch watch;
-  drafts_.clear();
-  if (max_drafts > 0) {
-    DELTAEDGE_RETURN_IF_ERROR(
-        drafter->Propose(sequence, max_drafts, cancel, &drafts_));
-    if (static_cast<int32_t>(drafts_.size()) > max_drafts) {
-      drafts_.resize(max_drafts);
+  int64_t wanted = 0;
+  for (const StepItem& item : items) {
+    if (!IsChunk(item)) wanted += 1 + MaxDrafts(item);
+  }
+  Grow(static_cast<int32_t>(std::min<int64_t>(wanted, kMaxSharedRows)));
+  for (size_t begin = 0, end; begin < items.size(); begin = end) {
+    int64_t rows = 0, score_rows = 0;
+    bool has_chunk = false;
+    for (end = begin; end < items.size(); ++end) {
+      const StepItem& item = items[end];
+      const int64_t more =
+          IsChunk(item) ? item.chunk.size() : 1 + MaxDrafts(item);
+      const bool fits =
+          rows + more <= target_->max_rows() &&
+          (IsChunk(item) ? !has_chunk : score_rows + more <= score_rows_);
+      if (!fits && end > begin) break;
+      rows += more;
+      if (IsChunk(item)) {
+        has_chunk = true;
+      } else {
+        score_rows += more;
+      }
+    }
+    StepTogether(items.subspan(begin, end - begin));
+  }
+}
+
+void Stepper::StepTogether(absl::Span<StepItem> items) {
+  members_.clear();
+  for (const bool chunk : {false, true}) {
+    for (StepItem& item : items) {
+      if (IsChunk(item) != chunk) continue;
+      item.status = absl::OkStatus();
+      if (Cancelled(item)) {
+        item.status = absl::CancelledError("cancelled");
+      } else {
+        members_.emplace_back().item = &item;
+      }
     }
   }
-  for (const TokenId draft : drafts_) {
-    if (draft < 0 || draft >= vocab_size) {
-      return absl::InvalidArgumentError(
+  if (members_.empty()) return;
+  const auto drop_failed = [this] {
+    members_.erase(
+        std::remove_if(members_.begin(), members_.end(),
+                       [](const Member& m) { return !m.item->status.ok(); }),
+        members_.end());
+  };
+  Stopwatch watch;
+  Draft();
+  const absl::Duration draft_time = watch.Lap() / members_.size();
+  drop_failed();
+  Verify();
+  drop_failed();
+  if (members_.empty()) return;
+  const absl::Duration verify_time = watch.Lap() / members_.size();
+  for (Member& member : members_) {
+    member.item->status = Finish(&member);
+    member.item->result->draft_time = draft_time;
+    member.item->result->verify_time = verify_time;
+    member.item->result->accept_time = watch.Lap();
+  }
+}
+
+void Stepper::Draft() {
+  const int32_t vocab_size = target_->config().vocab_size;
+  std::vector<DFlashDrafter::Request> requests;
+  std::vector<Member*> asking;
+  std::vector<const std::atomic<bool>*> flags;
+  for (Member& member : members_) {
+    StepItem& item = *member.item;
+    if (IsChunk(item)) continue;
+    const int32_t max_drafts = MaxDrafts(item);
+    if (max_drafts == 0) continue;
+    if (item.drafter->dflash() == nullptr) {
+      item.status = item.drafter->Propose(item.sequence, max_drafts,
+                                          item.cancel, &member.drafts);
+      if (static_cast<int32_t>(member.drafts.size()) > max_drafts) {
+        member.drafts.resize(max_drafts);
+      }
+      continue;
+    }
+    requests.push_back(
+        {item.drafter->dflash(), item.sequence, max_drafts, &member.drafts});
+    asking.push_back(&member);
+    if (item.cancel != nullptr) flags.push_back(item.cancel);
+  }
+  if (!requests.empty()) {
+    const absl::Status status = DFlashDrafter::ProposeMany(
+        requests,
+        flags.size() == requests.size() ? CancelFlags(flags) : CancelFlags());
+    for (Member* member : asking) member->item->status = status;
+  }
+  for (Member& member : members_) {
+    for (const TokenId draft : member.drafts) {
+      if (draft >= 0 && draft < vocab_size) continue;
+      member.item->status = absl::InvalidArgumentError(
           absl::StrCat("the drafter proposed token ", draft, "; ids are 0 to ",
                        vocab_size - 1));
+      break;
     }
   }
-  result->draft_time = watch.Lap();
+}
 
-  block_.assign(1, sequence.back());
-  block_.insert(block_.end(), drafts_.begin(), drafts_.end());
-  TargetPass pass;
-  pass.tokens = block_;
-  DELTAEDGE_ASSIGN_OR_RETURN(
-      pass.plan, state->cursor.Plan(static_cast<int32_t>(block_.size())));
-  pass.sequence = state;
-  pass.logits = logits_.data();
-  pass.taps = drafter->wants_taps() ? taps_.data() : nullptr;
-  pass.cancel = cancel;
-  state->cursor.Begin(pass.plan);
-  DELTAEDGE_RETURN_IF_ERROR(target_->Run(pass));
-  result->verify_time = watch.Lap();
+void Stepper::Verify() {
+  const int64_t vocab_size = target_->config().vocab_size;
+  passes_.clear();
+  float* logits = logits_.data();
+  float* taps = taps_.data();
+  for (Member& member : members_) {
+    StepItem& item = *member.item;
+    TargetPass pass;
+    if (IsChunk(item)) {
+      pass.tokens = item.chunk;
+    } else {
+      member.block.assign(1, item.sequence.back());
+      member.block.insert(member.block.end(), member.drafts.begin(),
+                          member.drafts.end());
+      pass.tokens = member.block;
+    }
+    absl::StatusOr<BlockPlan> plan =
+        item.state->cursor.Plan(static_cast<int32_t>(pass.tokens.size()));
+    if (!plan.ok()) {
+      item.status = std::move(plan).status();
+      continue;
+    }
+    pass.plan = *plan;
+    pass.sequence = item.state;
+    pass.cancel = item.cancel;
+    if (IsChunk(item)) {
+      pass.spare = &spare_;
+      pass.logits = item.logits;
+    } else {
+      pass.logits = logits;
+      logits += pass.plan.rows * vocab_size;
+    }
+    if (item.drafter->wants_taps()) {
+      pass.taps = taps;
+      taps += pass.plan.rows * tap_floats_;
+    }
+    item.state->cursor.Begin(pass.plan);
+    member.pass = pass;
+    passes_.push_back(pass);
+  }
+  if (passes_.empty()) return;
+  const absl::Status status = target_->Run(passes_);
+  if (status.ok()) return;
+  for (Member& member : members_) {
+    if (member.item->status.ok()) member.item->status = status;
+  }
+}
+
+absl::Status Stepper::Finish(Member* member) {
+  const StepItem& item = *member->item;
+  const TargetPass& pass = member->pass;
+  SequenceState& cursor = item.state->cursor;
+  // In company the pass went on without looking at this one's flag alone.
+  if (Cancelled(item)) return absl::CancelledError("cancelled");
+  if (IsChunk(item)) {
+    DELTAEDGE_RETURN_IF_ERROR(
+        item.drafter->ObservePrefill(pass.plan, pass.taps, item.cancel));
+    item.state->recurrent.Adopt(pass.plan, cursor.column(), &spare_);
+    cursor.PublishPrefill(pass.plan);
+    return absl::OkStatus();
+  }
   DELTAEDGE_RETURN_IF_ERROR(
-      drafter->ObserveBlock(pass.plan, pass.taps, cancel));
-
-  ArgMaxRows(pass.plan.rows, vocab_size, logits_.data(), vocab_size,
-             picks_.data(), pool_);
-  Acceptance acceptance =
-      AcceptDrafts(absl::MakeConstSpan(picks_.data(), pass.plan.rows), drafts_);
+      item.drafter->ObserveBlock(pass.plan, pass.taps, item.cancel));
+  const int32_t vocab_size = target_->config().vocab_size;
+  ArgMaxRows(pass.plan.rows, vocab_size, pass.logits, vocab_size, picks_.data(),
+             pool_);
+  Acceptance acceptance = AcceptDrafts(
+      absl::MakeConstSpan(picks_.data(), pass.plan.rows), pass.logits,
+      vocab_size, member->drafts, pass.plan.position + 1, item.sampler);
   if (acceptance.tokens.empty()) {
     return absl::InternalError(absl::StrCat(
         "the model's scores at position ", pass.plan.position + 1,
         " are not finite numbers; the weights or the state are broken"));
   }
-  state->cursor.PublishBlock(pass.plan);
-  result->drafted = static_cast<int32_t>(drafts_.size());
-  result->accepted = acceptance.accepted;
-  result->tokens = std::move(acceptance.tokens);
-  result->logits = logits_.data();
-  result->accept_time = watch.Lap();
-  return absl::OkStatus();
-}
-
-absl::Status Stepper::Prefill(absl::Span<const TokenId> tokens,
-                              TargetSequence* state, BlockDrafter* drafter,
-                              const std::atomic<bool>* cancel, float* logits) {
-  const ScopedFpMode fp_mode;
-  TargetPass pass;
-  pass.tokens = tokens;
-  DELTAEDGE_ASSIGN_OR_RETURN(
-      pass.plan, state->cursor.Plan(static_cast<int32_t>(tokens.size())));
-  pass.sequence = state;
-  pass.spare = &spare_;
-  pass.logits = logits;
-  pass.taps = drafter->wants_taps() ? taps_.data() : nullptr;
-  pass.cancel = cancel;
-  state->cursor.Begin(pass.plan);
-  DELTAEDGE_RETURN_IF_ERROR(target_->Run(pass));
-  DELTAEDGE_RETURN_IF_ERROR(
-      drafter->ObservePrefill(pass.plan, pass.taps, cancel));
-  state->recurrent.Adopt(pass.plan, state->cursor.column(), &spare_);
-  state->cursor.PublishPrefill(pass.plan);
+  cursor.PublishBlock(pass.plan);
+  item.result->drafted = static_cast<int32_t>(member->drafts.size());
+  item.result->accepted = acceptance.accepted;
+  item.result->tokens = std::move(acceptance.tokens);
+  if (item.logits != nullptr) {
+    std::memcpy(item.logits, pass.logits,
+                int64_t{pass.plan.rows} * vocab_size * sizeof(float));
+  }
   return absl::OkStatus();
 }
 

@@ -14,7 +14,9 @@
 #include "absl/types/span.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/graph/target_model.h"
+#include "engine/sampling/sampler.h"
 #include "engine/spec/block_drafter.h"
+#include "engine/spec/dflash_drafter.h"
 #include "engine/state/recurrent_store.h"
 #include "engine/types.h"
 #include "kernels/logits/argmax.h"
@@ -22,7 +24,7 @@
 
 namespace deltaedge {
 
-// What one step brought.
+// What a step brought to one sequence.
 struct StepResult {
   int32_t drafted = 0;   // Drafts that were verified.
   int32_t accepted = 0;  // Of those, drafts that the target agreed with.
@@ -30,15 +32,40 @@ struct StepResult {
   // target's own (which is missing only if its scores are not numbers; the next
   // step reports that). Never empty.
   std::vector<TokenId> tokens;
-  // Scores from which tokens[i] was picked: row i, vocab_size floats each.
-  // Valid until the next call of the Stepper.
-  const float* logits = nullptr;
+  // Of a step that several sequences share, each one's part.
   absl::Duration draft_time, verify_time, accept_time;
 };
 
+// One sequence's part in a step: a block, or a chunk of a prompt. Borrowed for
+// the call.
+struct StepItem {
+  // The sequence [n], of which state->cursor covers the first n-1 tokens: the
+  // block is the last one and at most max_drafts guesses of what follows.
+  absl::Span<const TokenId> sequence;
+  int32_t max_drafts = 0;
+  // If not empty, at most max_chunk() tokens to append to what the state
+  // covers, and the above is not looked at: a chunk.
+  absl::Span<const TokenId> chunk;
+
+  TargetSequence* state = nullptr;
+  BlockDrafter* drafter = nullptr;
+  Sampler* sampler = nullptr;                 // For a block.
+  const std::atomic<bool>* cancel = nullptr;  // May be null.
+
+  StepResult* result = nullptr;
+  // For the scores of all rows, [1 + max_drafts, vocab_size] or those of the
+  // chunk; result->tokens[i] was picked from row i. Null: not wanted.
+  float* logits = nullptr;
+
+  // Set by Step(). Cancelled, Internal, OutOfRange (capacity), InvalidArgument
+  // (a draft outside the vocabulary), ResourceExhausted: nothing of this
+  // sequence has changed.
+  absl::Status status;
+};
+
 // One step of speculative decoding: plan, draft, verify, accept, publish.
-// Serves any number of sequences, one at a time, and owns the buffers that only
-// a running step needs.
+// Serves any number of sequences, alone or together, and owns the buffers that
+// only a running step needs.
 //
 // Every call runs under the engine's floating-point mode, whatever the
 // caller's.
@@ -46,6 +73,10 @@ struct StepResult {
 // Thread-compatible. The models and the pool must outlive it.
 class Stepper {
  public:
+  // Rows of blocks that share one pass over the weights. More give several
+  // passes: scores of a row take vocab_size floats.
+  static constexpr int32_t kMaxSharedRows = 64;
+
   // `taps`: floats of a tapped row, 0 without a draft model. `max_block`: rows
   // of the longest block. ResourceExhausted: no memory.
   static absl::StatusOr<std::unique_ptr<Stepper>> Create(TargetModel* target,
@@ -53,43 +84,61 @@ class Stepper {
                                                          int32_t max_block,
                                                          pthreadpool_t pool);
 
-  // Runs one block after `sequence` [n], of which state->cursor covers the
-  // first n-1 tokens; the block has 1 + (at most max_drafts) rows, fewer where
-  // the drafter has less to say. On success the block is published with nothing
-  // of it kept: call Keep(j) once j of the tokens have been delivered.
-  // Cancelled, Internal, OutOfRange (capacity), InvalidArgument (a draft
-  // outside the vocabulary): nothing of the sequence has changed.
-  absl::Status Step(absl::Span<const TokenId> sequence, int32_t max_drafts,
-                    TargetSequence* state, BlockDrafter* drafter,
-                    const std::atomic<bool>* cancel, StepResult* result);
-
-  // Appends `tokens` (at most max_chunk()) to what the state covers, with the
-  // same bits as if they had been decoded. Errors as Step(). `logits`: null, or
-  // [tokens, vocab_size].
-  absl::Status Prefill(absl::Span<const TokenId> tokens, TargetSequence* state,
-                       BlockDrafter* drafter, const std::atomic<bool>* cancel,
-                       float* logits = nullptr);
+  // Runs all of `items`, of different sequences, in as few passes as the
+  // buffers allow; drafts and blocks of a pass share each weight that is read,
+  // and so does one chunk. A block has as many rows as the drafter has guesses,
+  // and one; on success it is published with nothing of it kept: call Keep(j)
+  // once j of its tokens have been delivered. A chunk belongs to its sequence
+  // at once, with the bits that its tokens would have had if decoded. Every
+  // item's outcome is the one that it would have had alone.
+  void Step(absl::Span<StepItem> items);
+  // One alone; returns its status.
+  absl::Status Step(StepItem item) {
+    Step(absl::MakeSpan(&item, 1));
+    return item.status;
+  }
 
   int32_t max_chunk() const { return target_->max_rows(); }
   int32_t max_block() const { return max_block_; }
   int64_t scratch_bytes() const;
 
  private:
-  Stepper(TargetModel* target, int32_t max_block, pthreadpool_t pool,
-          SpareStates spare)
+  // An item that runs in the current pass.
+  struct Member {
+    StepItem* item;
+    std::vector<TokenId> drafts;
+    std::vector<TokenId> block;
+    TargetPass pass;
+  };
+
+  Stepper(TargetModel* target, int64_t tap_floats, int32_t max_block,
+          pthreadpool_t pool, SpareStates spare)
       : target_(target),
+        tap_floats_(tap_floats),
         pool_(pool),
         max_block_(max_block),
         spare_(std::move(spare)) {}
 
+  int32_t MaxDrafts(const StepItem& item) const;
+  // Room for the scores of `rows` rows, if there is memory for it.
+  void Grow(int32_t rows);
+  void StepTogether(absl::Span<StepItem> items);
+  // The parts of a pass, each for all members_; a failure goes to the item.
+  void Draft();
+  void Verify();
+  absl::Status Finish(Member* member);
+
   TargetModel* const target_;
+  const int64_t tap_floats_;
   const pthreadpool_t pool_;
   const int32_t max_block_;
   SpareStates spare_;
-  AlignedArray<float> logits_;  // [max_block, vocab_size]
-  AlignedArray<float> taps_;    // [max_rows, tap_floats]
-  std::vector<ArgMax> picks_;   // [max_block]
-  std::vector<TokenId> drafts_, block_;
+  AlignedArray<float> logits_;  // [score_rows_, vocab_size]
+  int32_t score_rows_ = 0;
+  AlignedArray<float> taps_;   // [max_rows, tap_floats]
+  std::vector<ArgMax> picks_;  // [max_block]
+  std::vector<Member> members_;
+  std::vector<TargetPass> passes_;
 };
 
 }  // namespace deltaedge

@@ -4,7 +4,9 @@
 #define DELTAEDGE_TESTS_TESTING_FAKE_TARGET_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,28 +36,18 @@ class FakeTarget : public TargetModel {
     return static_cast<TokenId>((hash >> 20) % kVocabSize);
   }
 
-  absl::Status Run(const TargetPass& pass) override {
+  using TargetModel::Run;
+  absl::Status Run(absl::Span<const TargetPass> passes) override {
     ++runs;
-    rows += pass.plan.rows;
     if (!fail.ok()) return fail;
-    if (pass.cancel != nullptr && pass.cancel->load()) {
-      return absl::CancelledError("cancelled");
+    bool cancelled = true;
+    for (const TargetPass& pass : passes) {
+      rows += pass.plan.rows;
+      cancelled &= pass.cancel != nullptr && pass.cancel->load();
     }
-    tokens_.resize(pass.plan.position + pass.plan.rows);
-    for (int32_t t = 0; t < pass.plan.rows; ++t) {
-      tokens_[pass.plan.position + t] = pass.tokens[t];
-      if (pass.taps != nullptr) {
-        pass.taps[t] = static_cast<float>(pass.plan.position + t);
-      }
-      if (pass.logits == nullptr) continue;
-      float* row = pass.logits + t * kVocabSize;
-      for (int32_t v = 0; v < kVocabSize; ++v) row[v] = 0;
-      const int64_t position = pass.plan.position + t;
-      row[NextToken(absl::MakeConstSpan(tokens_).first(position + 1))] = 1;
-      if (position == broken_position) {
-        row[3] = std::numeric_limits<float>::quiet_NaN();
-      }
-    }
+    if (cancelled) return absl::CancelledError("cancelled");
+    for (const TargetPass& pass : passes) RunOne(pass);
+    if (after_run) after_run();
     return absl::OkStatus();
   }
   absl::Status Head(const float*, int32_t, float*) override {
@@ -63,18 +55,39 @@ class FakeTarget : public TargetModel {
   }
   void Embed(absl::Span<const TokenId>, float*) const override {}
   const TargetConfig& config() const override { return config_; }
-  int32_t max_rows() const override { return 8; }
+  int32_t max_rows() const override { return max; }
   int64_t packed_bytes() const override { return 0; }
   int64_t scratch_bytes() const override { return 0; }
 
   int runs = 0;
   int64_t rows = 0;
-  absl::Status fail;             // What Run() answers, if not OK.
-  int64_t broken_position = -1;  // Its scores are not numbers.
+  int32_t max = 8;                  // max_rows()
+  std::function<void()> after_run;  // Called when a run has succeeded.
+  absl::Status fail;                // What Run() answers, if not OK.
+  int64_t broken_position = -1;     // Its scores are not numbers.
 
  private:
+  void RunOne(const TargetPass& pass) {
+    std::vector<TokenId>& tokens = tokens_[pass.sequence];
+    tokens.resize(pass.plan.position + pass.plan.rows);
+    for (int32_t t = 0; t < pass.plan.rows; ++t) {
+      tokens[pass.plan.position + t] = pass.tokens[t];
+      if (pass.taps != nullptr) {
+        pass.taps[t] = static_cast<float>(pass.plan.position + t);
+      }
+      if (pass.logits == nullptr) continue;
+      float* row = pass.logits + t * kVocabSize;
+      for (int32_t v = 0; v < kVocabSize; ++v) row[v] = 0;
+      const int64_t position = pass.plan.position + t;
+      row[NextToken(absl::MakeConstSpan(tokens).first(position + 1))] = 1;
+      if (position == broken_position) {
+        row[3] = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+  }
+
   TargetConfig config_;
-  std::vector<TokenId> tokens_;
+  std::map<const TargetSequence*, std::vector<TokenId>> tokens_;
 };
 
 }  // namespace deltaedge

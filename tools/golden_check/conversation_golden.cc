@@ -187,17 +187,17 @@ class Conversations {
     const absl::Span<const TokenId> covered =
         absl::MakeConstSpan(turn.prompt).first(turn.prompt.size() - 1);
     for (size_t i = 0; i < covered.size(); i += kChunkRows) {
-      DELTAEDGE_RETURN_IF_ERROR(target.stepper().Prefill(
+      DELTAEDGE_RETURN_IF_ERROR(target.Prefill(
           covered.subspan(
               i, std::min<size_t>(kChunkRows, target.stepper().max_chunk())),
-          &sequence, drafter, nullptr));
+          &sequence, drafter));
     }
     Decoded decoded;
     StepResult result;
     while (decoded.tokens.size() < turn.answer.size()) {
-      DELTAEDGE_RETURN_IF_ERROR(
-          target.stepper().Step(tokens, decoded.tokens.empty() ? 0 : drafts,
-                                &sequence, drafter, nullptr, &result));
+      DELTAEDGE_RETURN_IF_ERROR(target.Step(tokens,
+                                            decoded.tokens.empty() ? 0 : drafts,
+                                            &sequence, drafter, &result));
       const int32_t count = static_cast<int32_t>(result.tokens.size());
       DELTAEDGE_RETURN_IF_ERROR(sequence.cursor.Keep(count));
       if (!decoded.tokens.empty()) decoded.emitted.push_back(count);

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "engine/base/cancel_flags.h"
 #include "engine/base/fp_mode.h"
 #include "engine/base/status_macros.h"
 #include "engine/graph/draft_model.h"
@@ -64,12 +65,12 @@ Kv ReadKv(const DraftConfig& config, int32_t layer, int64_t rows,
 // blocks where the draft's own choice was a tie.
 class TracedDrafter : public BlockDrafter {
  public:
-  TracedDrafter(DraftModel* model, DFlashDrafter* drafter, int64_t capacity)
-      : model_(model), drafter_(drafter), capacity_(capacity) {}
+  TracedDrafter(DraftModel* model, DFlashDrafter* drafter)
+      : model_(model), drafter_(drafter) {}
 
   bool wants_taps() const override { return drafter_->wants_taps(); }
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
-                       const std::atomic<bool>* cancel,
+                       CancelFlags cancel,
                        std::vector<TokenId>* drafts) override {
     DELTAEDGE_RETURN_IF_ERROR(
         drafter_->Propose(sequence, max_drafts, cancel, drafts));
@@ -77,10 +78,14 @@ class TracedDrafter : public BlockDrafter {
     const size_t vocab = static_cast<size_t>(model_->config().vocab_size);
     std::vector<float> logits(drafts->size() * vocab);
     std::vector<TokenId> again(drafts->size());
-    DELTAEDGE_RETURN_IF_ERROR(model_->Draft(
-        sequence.back(), static_cast<int64_t>(sequence.size()) - 1,
-        static_cast<int32_t>(drafts->size()), capacity_, &drafter_->context(),
-        cancel, logits.data(), again.data()));
+    const DraftRequest request = {sequence.back(),
+                                  static_cast<int64_t>(sequence.size()) - 1,
+                                  static_cast<int32_t>(drafts->size()),
+                                  drafter_->context().capacity,
+                                  &drafter_->context().kv,
+                                  logits.data(),
+                                  again.data()};
+    DELTAEDGE_RETURN_IF_ERROR(model_->Draft({&request, 1}, cancel));
     if (again != *drafts) {
       return absl::InternalError("the same block was drafted differently");
     }
@@ -95,11 +100,11 @@ class TracedDrafter : public BlockDrafter {
     return absl::OkStatus();
   }
   absl::Status ObserveBlock(const BlockPlan& plan, const float* taps,
-                            const std::atomic<bool>* cancel) override {
+                            CancelFlags cancel) override {
     return drafter_->ObserveBlock(plan, taps, cancel);
   }
   absl::Status ObservePrefill(const BlockPlan& plan, const float* taps,
-                              const std::atomic<bool>* cancel) override {
+                              CancelFlags cancel) override {
     return drafter_->ObservePrefill(plan, taps, cancel);
   }
   void Reset() override { drafter_->Reset(); }
@@ -111,7 +116,6 @@ class TracedDrafter : public BlockDrafter {
  private:
   DraftModel* const model_;
   DFlashDrafter* const drafter_;
-  const int64_t capacity_;
 };
 
 class DraftPrompt {
@@ -194,14 +198,14 @@ class DraftPrompt {
     std::vector<TokenId> tokens(drafts);
     DraftModel::Trace trace;
     draft.set_trace(&trace);
-    absl::Status status =
-        draft.Inject(outputs_.taps.data(), 0, static_cast<int32_t>(rows_),
-                     capacity_, &kv, nullptr);
-    if (status.ok()) {
-      status =
-          draft.Draft(anchor_, rows_, static_cast<int32_t>(drafts), capacity_,
-                      &kv, nullptr, scores.data(), tokens.data());
-    }
+    const DraftInjection context = {
+        outputs_.taps.data(), 0, static_cast<int32_t>(rows_), capacity_, &kv};
+    const DraftRequest block = {
+        anchor_,      rows_, static_cast<int32_t>(drafts),
+        capacity_,    &kv,   scores.data(),
+        tokens.data()};
+    absl::Status status = draft.Inject({&context, 1}, {});
+    if (status.ok()) status = draft.Draft({&block, 1}, {});
     draft.set_trace(nullptr);
     DELTAEDGE_RETURN_IF_ERROR(status);
     for (size_t i = 0; i < config_.layers.size(); ++i) {
@@ -261,16 +265,17 @@ class DraftPrompt {
     int64_t size = 1, next = 2;
     for (int64_t first = 0; first < rows_;) {
       const int64_t rows = std::min(size, rows_ - first);
-      DELTAEDGE_RETURN_IF_ERROR(runner_.draft().Inject(
-          outputs_.taps.data() + first * width, first,
-          static_cast<int32_t>(rows), capacity_, &kv, nullptr));
+      const DraftInjection piece = {outputs_.taps.data() + first * width, first,
+                                    static_cast<int32_t>(rows), capacity_, &kv};
+      DELTAEDGE_RETURN_IF_ERROR(runner_.draft().Inject({&piece, 1}, {}));
       first += rows;
       size = std::exchange(next, size + next);
     }
     std::vector<TokenId> tokens(block_ - 1);
-    DELTAEDGE_RETURN_IF_ERROR(
-        runner_.draft().Draft(anchor_, rows_, static_cast<int32_t>(block_ - 1),
-                              capacity_, &kv, nullptr, nullptr, tokens.data()));
+    const DraftRequest block = {
+        anchor_, rows_,        static_cast<int32_t>(block_ - 1), capacity_, &kv,
+        nullptr, tokens.data()};
+    DELTAEDGE_RETURN_IF_ERROR(runner_.draft().Draft({&block, 1}, {}));
     std::vector<float> ours, at_once;
     for (size_t i = 0; i < kv_.size(); ++i) {
       const Kv pieces = ReadKv(config_, static_cast<int32_t>(i), rows_ + block_,
@@ -295,19 +300,18 @@ class DraftPrompt {
         TargetSequence sequence,
         target.NewSequence(static_cast<int64_t>(tokens.size()) + 1));
     NullDrafter none;
-    DELTAEDGE_RETURN_IF_ERROR(
-        target.stepper().Prefill(ids_, &sequence, &none, nullptr));
+    DELTAEDGE_RETURN_IF_ERROR(target.Prefill(ids_, &sequence, &none));
     std::vector<TokenId> plain = ids_;
     plain.push_back(anchor_);
     std::vector<float> plain_logits;
     StepResult result;
     while (plain.size() < tokens.size()) {
       DELTAEDGE_RETURN_IF_ERROR(
-          target.stepper().Step(plain, 0, &sequence, &none, nullptr, &result));
+          target.Step(plain, 0, &sequence, &none, &result));
       DELTAEDGE_RETURN_IF_ERROR(sequence.cursor.Keep(1));
       plain.push_back(result.tokens[0]);
-      plain_logits.insert(plain_logits.end(), result.logits,
-                          result.logits + vocab);
+      plain_logits.insert(plain_logits.end(), target.logits(),
+                          target.logits() + vocab);
     }
     report_.Equal(Name("tokens, without drafts"),
                   std::vector<int64_t>(plain.begin(), plain.end()),
@@ -379,9 +383,8 @@ absl::Status DraftPrompt::CheckTrace(double draft_error) {
                              target.NewSequence(capacity));
   DELTAEDGE_ASSIGN_OR_RETURN(auto drafter,
                              DFlashDrafter::Create(&runner_.draft(), capacity));
-  TracedDrafter traced(&runner_.draft(), drafter.get(), capacity);
-  DELTAEDGE_RETURN_IF_ERROR(
-      target.stepper().Prefill(ids_, &sequence, &traced, nullptr));
+  TracedDrafter traced(&runner_.draft(), drafter.get());
+  DELTAEDGE_RETURN_IF_ERROR(target.Prefill(ids_, &sequence, &traced));
   std::vector<TokenId> tokens = ids_;
   tokens.push_back(anchor_);
 
@@ -396,9 +399,8 @@ absl::Status DraftPrompt::CheckTrace(double draft_error) {
     anchors.push_back(tokens.back());
     golden_anchors.push_back(block[0]);
     traced.instead.assign(block.begin() + 1, block.end());
-    DELTAEDGE_RETURN_IF_ERROR(
-        target.stepper().Step(tokens, static_cast<int32_t>(block_ - 1),
-                              &sequence, &traced, nullptr, &result));
+    DELTAEDGE_RETURN_IF_ERROR(target.Step(
+        tokens, static_cast<int32_t>(block_ - 1), &sequence, &traced, &result));
     accepts.push_back(result.accepted);
     // Fewer than asked for, or scores that are not numbers, are wrong.
     traced.own.resize(block_ - 1, -1);
@@ -413,7 +415,7 @@ absl::Status DraftPrompt::CheckTrace(double draft_error) {
       drafts.push_back(gap < 0 ? -1 : traced.own[i]);
       golden_drafts.push_back(block[i + 1]);
     }
-    const absl::Span<const float> scores(result.logits, block_ * vocab);
+    const absl::Span<const float> scores(target.logits(), block_ * vocab);
     const double target_error = kModelLimit * MaxAbs(scores);
     for (int64_t i = 0; i < block_; ++i) {
       const Winner winner = FindWinner(scores.subspan(i * vocab, vocab));
@@ -428,7 +430,8 @@ absl::Status DraftPrompt::CheckTrace(double draft_error) {
     const size_t kept = result.tokens.size();
     DELTAEDGE_RETURN_IF_ERROR(sequence.cursor.Keep(static_cast<int32_t>(kept)));
     tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
-    logits.insert(logits.end(), result.logits, result.logits + kept * vocab);
+    logits.insert(logits.end(), target.logits(),
+                  target.logits() + kept * vocab);
   }
   if (Has("trace.start")) {
     DELTAEDGE_RETURN_IF_ERROR(Equal("trace.start", starts));

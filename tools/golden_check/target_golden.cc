@@ -133,9 +133,9 @@ absl::Status CheckChunks(const Prompt& prompt, const std::vector<float>& logits,
   int64_t size = 1, next = 2;
   for (int64_t first = 0; first < prompt.rows();) {
     const int64_t rows = std::min(size, prompt.rows() - first);
-    DELTAEDGE_RETURN_IF_ERROR(runner.stepper().Prefill(
+    DELTAEDGE_RETURN_IF_ERROR(runner.Prefill(
         absl::MakeConstSpan(prompt.ids).subspan(first, rows), &sequence,
-        &drafter, nullptr, ours.data() + first * runner.vocab_size()));
+        &drafter, ours.data() + first * runner.vocab_size()));
     first += rows;
     size = std::exchange(next, size + next);
   }
@@ -162,10 +162,10 @@ absl::Status CheckBlocks(const Prompt& prompt, const std::vector<float>& logits,
         std::min<int64_t>(kMaxBlockRows - steps % 3, prompt.rows() - first);
     const auto end = prompt.ids.begin() + first + rows;
     drafter.drafts.assign(prompt.ids.begin() + first + 1, end);
-    DELTAEDGE_RETURN_IF_ERROR(runner.stepper().Step(
-        absl::MakeConstSpan(prompt.ids).first(first + 1), kMaxBlockRows - 1,
-        &sequence, &drafter, nullptr, &result));
-    std::copy_n(result.logits, rows * vocab, ours.data() + first * vocab);
+    DELTAEDGE_RETURN_IF_ERROR(
+        runner.Step(absl::MakeConstSpan(prompt.ids).first(first + 1),
+                    kMaxBlockRows - 1, &sequence, &drafter, &result));
+    std::copy_n(runner.logits(), rows * vocab, ours.data() + first * vocab);
     const int64_t kept = std::min<int64_t>(rows, 1 + steps * 5 % kMaxBlockRows);
     DELTAEDGE_RETURN_IF_ERROR(sequence.cursor.Keep(static_cast<int32_t>(rows)));
     DELTAEDGE_RETURN_IF_ERROR(sequence.cursor.Keep(0));
@@ -209,14 +209,14 @@ absl::StatusOr<Continuation> Continue(TargetRunner& runner,
   StepResult result;
   while (static_cast<int64_t>(run.tokens.size()) < count) {
     const int64_t missing = count - static_cast<int64_t>(run.tokens.size());
-    DELTAEDGE_RETURN_IF_ERROR(runner.stepper().Step(
-        tokens, max_drafts, sequence, drafter, nullptr, &result));
+    DELTAEDGE_RETURN_IF_ERROR(
+        runner.Step(tokens, max_drafts, sequence, drafter, &result));
     const int64_t kept = std::min<int64_t>(result.tokens.size(), missing);
     DELTAEDGE_RETURN_IF_ERROR(
         sequence->cursor.Keep(static_cast<int32_t>(kept)));
     for (int64_t i = 0; i < kept; ++i) {
       append(result.tokens[i],
-             absl::MakeConstSpan(result.logits + i * vocab, vocab));
+             absl::MakeConstSpan(runner.logits() + i * vocab, vocab));
     }
   }
   return run;
@@ -233,8 +233,7 @@ class HalfRightDrafter : public NullDrafter {
         vocab_size_(vocab_size) {}
 
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
-                       const std::atomic<bool>*,
-                       std::vector<TokenId>* drafts) override {
+                       CancelFlags, std::vector<TokenId>* drafts) override {
     const int64_t known = static_cast<int64_t>(sequence.size()) - prompt_rows_;
     for (int64_t i = 0; i < max_drafts; ++i) {
       const int64_t at = known + i;
@@ -316,8 +315,7 @@ absl::Status CheckGreedy(const Prompt& prompt, const GoldenInts& golden,
                          int32_t max_drafts) -> absl::Status {
     DELTAEDGE_ASSIGN_OR_RETURN(TargetSequence other,
                                target.NewSequence(capacity));
-    DELTAEDGE_RETURN_IF_ERROR(
-        target.stepper().Prefill(prompt.ids, &other, drafter, nullptr));
+    DELTAEDGE_RETURN_IF_ERROR(target.Prefill(prompt.ids, &other, drafter));
     DELTAEDGE_ASSIGN_OR_RETURN(
         const Continuation drafted,
         Continue(target, prompt.ids, last, count, &other, drafter, max_drafts));
@@ -382,28 +380,50 @@ class RiggedRun {
  public:
   explicit RiggedRun(const Prompt& prompt) : prompt_(prompt) {}
 
+  // With a journal, compared with the golden.
   absl::Status Run() {
+    Winner first;
+    DELTAEDGE_ASSIGN_OR_RETURN(TargetSequence sequence,
+                               RunSteps(Rollback::kJournal, &first));
+    return Compare(first, &sequence);
+  }
+
+  // With a state per row, compared with `journal` by bits.
+  absl::Status RunSlots(const RiggedRun& journal) {
+    Winner first;
+    DELTAEDGE_RETURN_IF_ERROR(RunSteps(Rollback::kSlots, &first).status());
+    Report& report = *prompt_.report;
+    report.SameBits(prompt_.Name("logits, with slots"), logits_,
+                    journal.logits_);
+    for (size_t i = 0; i < states_.size(); ++i) {
+      report.SameBits(
+          prompt_.Name(absl::StrCat(states_[i].name, ", with slots")),
+          states_[i].ours, journal.states_[i].ours);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<TargetSequence> RunSteps(Rollback rollback, Winner* first) {
     DELTAEDGE_RETURN_IF_ERROR(Read());
     TargetRunner& runner = *prompt_.runner;
     const int64_t steps = block_.dim(0), rows = block_.dim(1);
     DELTAEDGE_ASSIGN_OR_RETURN(
         TargetSequence sequence,
-        runner.NewSequence(prompt_.rows() + (steps + 1) * rows));
+        runner.NewSequence(prompt_.rows() + (steps + 1) * rows, rollback));
     DELTAEDGE_ASSIGN_OR_RETURN(const TargetRunner::Outputs outputs,
                                runner.Run(prompt_.ids, &sequence));
     const absl::Span<const float> logits = outputs.logits;
-    const Winner first =
-        FindWinner(logits.last(static_cast<size_t>(runner.vocab_size())));
+    *first = FindWinner(logits.last(static_cast<size_t>(runner.vocab_size())));
     tokens_ = prompt_.ids;
     tokens_.push_back(static_cast<TokenId>(block_.values[0]));
-    emitted_ = {first.token};
+    emitted_ = {first->token};
     for (int64_t s = 0; s < steps; ++s) {
       DELTAEDGE_RETURN_IF_ERROR(Step(s, &sequence));
     }
-    return Compare(first, &sequence);
+    return sequence;
   }
 
- private:
   absl::Status Read() {
     GoldenTensors& golden = *prompt_.golden;
     const int32_t vocab = prompt_.runner->config().vocab_size;
@@ -447,12 +467,12 @@ class RiggedRun {
       drafter_.drafts.push_back(static_cast<TokenId>(token));
     }
     StepResult result;
-    DELTAEDGE_RETURN_IF_ERROR(
-        prompt_.runner->stepper().Step(tokens_, static_cast<int32_t>(rows - 1),
-                                       sequence, &drafter_, nullptr, &result));
+    DELTAEDGE_RETURN_IF_ERROR(prompt_.runner->Step(
+        tokens_, static_cast<int32_t>(rows - 1), sequence, &drafter_, &result));
     accepts_.push_back(result.accepted);
     emitted_.insert(emitted_.end(), result.tokens.begin(), result.tokens.end());
-    logits_.insert(logits_.end(), result.logits, result.logits + rows * vocab);
+    logits_.insert(logits_.end(), prompt_.runner->logits(),
+                   prompt_.runner->logits() + rows * vocab);
 
     const int64_t kept = accept_.values[s] + 1;
     for (const int64_t other : {rows, int64_t{0}, kept}) {
@@ -576,8 +596,8 @@ class RiggedRun {
     NullDrafter none;
     const size_t chunk = static_cast<size_t>(runner.stepper().max_chunk());
     for (size_t i = 0; i < tokens.size(); i += chunk) {
-      DELTAEDGE_RETURN_IF_ERROR(runner.stepper().Prefill(
-          tokens.subspan(i, chunk), &fresh, &none, nullptr));
+      DELTAEDGE_RETURN_IF_ERROR(
+          runner.Prefill(tokens.subspan(i, chunk), &fresh, &none));
     }
     DELTAEDGE_ASSIGN_OR_RETURN(const std::vector<float> rolled_back,
                                runner.WholeState(sequence));
@@ -673,6 +693,16 @@ void CheckTargetPrompts(const ModelPair& pair, pthreadpool_t pool,
   }
 }
 
+namespace {
+
+absl::Status CheckRiggedPrompt(const Prompt& prompt) {
+  RiggedRun journal(prompt);
+  DELTAEDGE_RETURN_IF_ERROR(journal.Run());
+  return RiggedRun(prompt).RunSlots(journal);
+}
+
+}  // namespace
+
 void CheckRiggedPrompts(const ModelPair& pair, pthreadpool_t pool,
                         GoldenTensors* golden, Report* report) {
   const std::vector<std::string> sections =
@@ -683,7 +713,7 @@ void CheckRiggedPrompts(const ModelPair& pair, pthreadpool_t pool,
   for (const std::string& section : sections) {
     const auto prompt = ReadPrompt(runner->get(), golden, section, report);
     const absl::Status status =
-        prompt.ok() ? RiggedRun(*prompt).Run() : prompt.status();
+        prompt.ok() ? CheckRiggedPrompt(*prompt) : prompt.status();
     if (!status.ok()) report->Fail(section, status);
   }
 }

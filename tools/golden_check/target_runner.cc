@@ -49,8 +49,36 @@ absl::StatusOr<std::unique_ptr<TargetRunner>> TargetRunner::Create(
 }
 
 absl::StatusOr<TargetSequence> TargetRunner::NewSequence(
-    int64_t capacity) const {
-  return MakeTargetSequence(config(), capacity, kMaxBlockRows);
+    int64_t capacity, Rollback rollback) const {
+  return MakeTargetSequence(config(), capacity, kMaxBlockRows, rollback);
+}
+
+absl::Status TargetRunner::Step(absl::Span<const TokenId> tokens,
+                                int32_t max_drafts, TargetSequence* sequence,
+                                BlockDrafter* drafter, StepResult* result) {
+  logits_.resize(kMaxBlockRows * vocab_size());
+  StepItem item;
+  item.sequence = tokens;
+  item.max_drafts = max_drafts;
+  item.state = sequence;
+  item.drafter = drafter;
+  item.sampler = &greedy_;
+  item.result = result;
+  item.logits = logits_.data();
+  return stepper_->Step(item);
+}
+
+absl::Status TargetRunner::Prefill(absl::Span<const TokenId> tokens,
+                                   TargetSequence* sequence,
+                                   BlockDrafter* drafter, float* logits) {
+  StepResult result;
+  StepItem item;
+  item.chunk = tokens;
+  item.state = sequence;
+  item.drafter = drafter;
+  item.result = &result;
+  item.logits = logits;
+  return stepper_->Step(item);
 }
 
 absl::StatusOr<TargetRunner::Outputs> TargetRunner::Run(

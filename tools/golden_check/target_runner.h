@@ -30,8 +30,7 @@ namespace deltaedge {
 // Proposes what it is told to.
 class ScriptedDrafter : public NullDrafter {
  public:
-  absl::Status Propose(absl::Span<const TokenId>, int32_t,
-                       const std::atomic<bool>*,
+  absl::Status Propose(absl::Span<const TokenId>, int32_t, CancelFlags,
                        std::vector<TokenId>* proposal) override {
     *proposal = drafts;
     return absl::OkStatus();
@@ -57,7 +56,19 @@ class TargetRunner {
   const LinearOptions& linear_options() const { return linear_options_; }
 
   // An empty sequence for blocks of kMaxBlockRows.
-  absl::StatusOr<TargetSequence> NewSequence(int64_t capacity) const;
+  absl::StatusOr<TargetSequence> NewSequence(
+      int64_t capacity, Rollback rollback = Rollback::kJournal) const;
+
+  // A step of the stepper, alone and greedy. The scores of its rows are in
+  // logits(), [1 + drafts, vocab_size], until the next one.
+  absl::Status Step(absl::Span<const TokenId> tokens, int32_t max_drafts,
+                    TargetSequence* sequence, BlockDrafter* drafter,
+                    StepResult* result);
+  const float* logits() const { return logits_.data(); }
+  // A chunk. `logits`: null, or [tokens, vocab_size].
+  absl::Status Prefill(absl::Span<const TokenId> tokens,
+                       TargetSequence* sequence, BlockDrafter* drafter,
+                       float* logits = nullptr);
 
   // All outputs of TargetPass for a prompt as one chunk, which is appended to
   // `sequence`.
@@ -85,6 +96,8 @@ class TargetRunner {
   std::unique_ptr<TargetModel> model_;
   std::unique_ptr<Stepper> stepper_;
   SpareStates spare_;
+  Sampler greedy_;
+  std::vector<float> logits_;  // [kMaxBlockRows, vocab_size]
   int64_t tap_floats_ = 0;
 };
 

@@ -28,8 +28,7 @@ class Scripted : public BlockDrafter {
  public:
   bool wants_taps() const override { return taps; }
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
-                       const std::atomic<bool>*,
-                       std::vector<TokenId>* drafts) override {
+                       CancelFlags, std::vector<TokenId>* drafts) override {
     asked.push_back(max_drafts);
     if (!answer.ok()) return answer;
     std::vector<TokenId> future(sequence.begin(), sequence.end());
@@ -44,7 +43,7 @@ class Scripted : public BlockDrafter {
     return absl::OkStatus();
   }
   absl::Status ObserveBlock(const BlockPlan& plan, const float* rows,
-                            const std::atomic<bool>*) override {
+                            CancelFlags) override {
     if (taps) {
       for (int32_t t = 0; t < plan.rows; ++t) {
         EXPECT_EQ(rows[t], plan.position + t);
@@ -56,7 +55,7 @@ class Scripted : public BlockDrafter {
     return observe;
   }
   absl::Status ObservePrefill(const BlockPlan& plan, const float*,
-                              const std::atomic<bool>*) override {
+                              CancelFlags) override {
     chunks.push_back(plan.rows);
     return observe;
   }
@@ -84,11 +83,32 @@ class StepperTest : public ::testing::Test {
     stepper_ = *std::move(stepper);
   }
 
+  absl::Status TryStep(int32_t max_drafts) {
+    StepItem item;
+    item.sequence = tokens_;
+    item.max_drafts = max_drafts;
+    item.state = state_.get();
+    item.drafter = &drafter_;
+    item.sampler = &sampler_;
+    item.cancel = &cancel_;
+    item.result = &result_;
+    return stepper_->Step(item);
+  }
+
+  absl::Status TryPrefill(absl::Span<const TokenId> tokens) {
+    StepItem item;
+    item.chunk = tokens;
+    item.state = state_.get();
+    item.drafter = &drafter_;
+    item.cancel = &cancel_;
+    item.result = &result_;
+    return stepper_->Step(item);
+  }
+
   // Runs a step and delivers the first `delivered` tokens, all by default.
   void Step(int32_t max_drafts, int32_t delivered = 100) {
     result_ = {};
-    const absl::Status status = stepper_->Step(
-        tokens_, max_drafts, state_.get(), &drafter_, &cancel_, &result_);
+    const absl::Status status = TryStep(max_drafts);
     ASSERT_TRUE(status.ok()) << status;
     delivered = std::min<int32_t>(delivered, result_.tokens.size());
     ASSERT_TRUE(state_->cursor.Keep(delivered).ok());
@@ -110,6 +130,7 @@ class StepperTest : public ::testing::Test {
   std::unique_ptr<TargetSequence> state_;
   std::unique_ptr<Stepper> stepper_;
   Scripted drafter_;
+  Sampler sampler_;
   std::atomic<bool> cancel_{false};
   std::vector<TokenId> tokens_ = {5};
   StepResult result_;
@@ -161,8 +182,7 @@ TEST_F(StepperTest, BlocksShrinkWithTheSequenceAndTheContext) {
 
 TEST_F(StepperTest, AFullContextIsOutOfRange) {
   while (tokens_.size() < 65) Step(0);
-  const absl::Status status =
-      stepper_->Step(tokens_, 3, state_.get(), &drafter_, &cancel_, &result_);
+  const absl::Status status = TryStep(3);
   EXPECT_TRUE(absl::IsOutOfRange(status)) << status;
   ExpectOracle();
 }
@@ -181,10 +201,8 @@ TEST_F(StepperTest, PrefillIsDecoding) {
   while (oracle.size() < 20) oracle.push_back(FakeTarget::NextToken(oracle));
   for (size_t begin = 0; begin < 19; begin += 8) {
     const size_t rows = std::min<size_t>(8, 19 - begin);
-    ASSERT_TRUE(stepper_
-                    ->Prefill(absl::MakeConstSpan(oracle).subspan(begin, rows),
-                              state_.get(), &drafter_, &cancel_)
-                    .ok());
+    ASSERT_TRUE(
+        TryPrefill(absl::MakeConstSpan(oracle).subspan(begin, rows)).ok());
   }
   tokens_ = oracle;
   Step(7);
@@ -205,8 +223,7 @@ TEST_F(StepperTest, AnIdOutsideTheVocabularyIsNamed) {
   for (const TokenId id : {-1, FakeTarget::kVocabSize, 1 << 30}) {
     drafter_.bad_id = id;
     const int runs = target_.runs;
-    const absl::Status status =
-        stepper_->Step(tokens_, 3, state_.get(), &drafter_, &cancel_, &result_);
+    const absl::Status status = TryStep(3);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr(std::to_string(id)));
     EXPECT_EQ(target_.runs, runs);
@@ -222,20 +239,17 @@ TEST_F(StepperTest, AFailureAnywhereChangesNothing) {
                                              &drafter_.observe};
   for (absl::Status* place : places) {
     *place = absl::ResourceExhaustedError("no memory");
-    const absl::Status status =
-        stepper_->Step(tokens_, 7, state_.get(), &drafter_, &cancel_, &result_);
+    const absl::Status status = TryStep(7);
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     *place = absl::OkStatus();
     Step(7, 3);
     ExpectOracle();
   }
   target_.fail = absl::ResourceExhaustedError("no memory");
-  EXPECT_FALSE(
-      stepper_->Prefill({1, 2}, state_.get(), &drafter_, &cancel_).ok());
+  EXPECT_FALSE(TryPrefill({1, 2}).ok());
   target_.fail = absl::OkStatus();
   drafter_.observe = absl::ResourceExhaustedError("no memory");
-  EXPECT_FALSE(
-      stepper_->Prefill({1, 2}, state_.get(), &drafter_, &cancel_).ok());
+  EXPECT_FALSE(TryPrefill({1, 2}).ok());
   drafter_.observe = absl::OkStatus();
   Step(7);
   ExpectOracle();
@@ -244,8 +258,7 @@ TEST_F(StepperTest, AFailureAnywhereChangesNothing) {
 TEST_F(StepperTest, CancelIsCancelled) {
   Step(7);
   cancel_ = true;
-  EXPECT_TRUE(absl::IsCancelled(
-      stepper_->Step(tokens_, 7, state_.get(), &drafter_, &cancel_, &result_)));
+  EXPECT_TRUE(absl::IsCancelled(TryStep(7)));
   cancel_ = false;
   Step(7);
   ExpectOracle();
@@ -260,8 +273,7 @@ TEST_F(StepperTest, BrokenScoresStopAtTheSameTokenWithAndWithoutDrafts) {
     SetUp();
     absl::Status status;
     while (status.ok()) {
-      status = stepper_->Step(tokens_, drafts, state_.get(), &drafter_,
-                              &cancel_, &result_);
+      status = TryStep(drafts);
       if (!status.ok()) break;
       ASSERT_TRUE(
           state_->cursor.Keep(static_cast<int32_t>(result_.tokens.size()))

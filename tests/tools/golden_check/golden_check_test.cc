@@ -127,7 +127,7 @@ TEST(GoldenCheckTest, NumberOfThreadsChangesNothing) {
   const absl::Status status = RunGoldenCheck(options, &report);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_TRUE(report.ok());
-  EXPECT_EQ(report.passed(), 14);
+  EXPECT_EQ(report.passed(), 21);
 }
 
 }  // namespace
