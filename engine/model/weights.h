@@ -8,19 +8,37 @@
 
 namespace deltaedge {
 
-// How the numbers of a matrix are stored. Append only.
+// How the numbers of a matrix are stored, and how products with it are
+// computed. Values are those of the model file: append only.
 enum class WeightType {
   kUnknown = 0,
-  kF32 = 1,
+  kF32 = 1,  // float
+  // int8 with one float scale for each row: w = scale * q, q in -127 .. 127.
+  // Products round each input row to int8 with a scale and zero point of its
+  // own.
+  kQ8 = 2,
+  // 4 bits with one bfloat16 scale for each 32 numbers of a row:
+  // w = scale * (q - 8), q in 0 .. 15. cols is a multiple of 32. Inputs as kQ8.
+  kQ4 = 3,
+  // Stored as kQ8; products take their inputs as they are, in float.
+  kQ8W = 4,
 };
+
+// Numbers that share a scale in kQ4.
+inline constexpr int32_t kQ4Block = 32;
 
 // A borrowed matrix [rows, cols], row-major: y = W x, so rows are outputs.
 // Lives as long as the ModelFile it came from. Null data: absent.
 struct MatrixView {
+  // kF32: float [rows, cols]. kQ8, kQ8W: int8 [rows, cols].
+  // kQ4: [rows, cols / 2] bytes, the number with the even index in the low
+  // half.
   const void* data = nullptr;
   WeightType type = WeightType::kUnknown;
   int32_t rows = 0;
   int32_t cols = 0;
+  // kQ8, kQ8W: float [rows]. kQ4: bfloat16 [rows, cols / 32]. kF32: null.
+  const void* scales = nullptr;
 
   // Only for kF32.
   const float* f32() const { return static_cast<const float*>(data); }
