@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "engine/base/cancel_flags.h"
 #include "engine/base/status_macros.h"
 #include "engine/graph/export_state.h"
 #include "engine/model/config.h"

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/base/aligned_buffer.h"
+#include "engine/base/cancel_flags.h"
 #include "engine/graph/target_model.h"
 #include "engine/graph/target_sequence.h"
 #include "engine/model/model_file.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/base/cancel_flags.h"
 #include "engine/graph/target_sequence.h"
 #include "engine/spec/block_drafter.h"
 #include "gmock/gmock.h"
