@@ -301,6 +301,9 @@ schema::SlidingMask ToSchema(SlidingMask mask) {
 schema::TensorType ToSchema(WeightType type) {
   switch (type) {
     case WeightType::kUnknown:
+    case WeightType::kQ8:
+    case WeightType::kQ4:
+    case WeightType::kQ8W:
       break;
     case WeightType::kF32:
       return schema::TensorType::F32;

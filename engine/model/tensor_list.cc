@@ -167,6 +167,12 @@ absl::string_view WeightTypeName(WeightType type) {
       break;
     case WeightType::kF32:
       return "f32";
+    case WeightType::kQ8:
+      return "q8";
+    case WeightType::kQ4:
+      return "q4";
+    case WeightType::kQ8W:
+      return "q8w";
   }
   return "unknown";
 }
