@@ -16,9 +16,8 @@ namespace {
 
 // exp(x) * 2^62 / V is below 1 from here on, whatever V.
 constexpr double kLowestX = -43.0;
-// Narrow enough for a bucket of a wide distribution to be sorted in no time.
-constexpr int kBuckets = 4096;
-constexpr double kBucketsPerX = kBuckets / kLowestX;
+// Enough for what falls into one of them to be sorted in no time.
+constexpr int kMaxBuckets = 4096;
 
 }  // namespace
 
@@ -65,18 +64,19 @@ void Sampler::Pop() {
 TokenId Sampler::Pick(absl::Span<const float> scores, int64_t position) {
   assert(!scores.empty());
   if (options_.temperature == 0.0f) return Best(scores).id;
-  const int64_t vocab_size = static_cast<int64_t>(scores.size());
+  const int32_t vocab_size = static_cast<int32_t>(scores.size());
   const double uniform = UniformAt(seed_, position);
   if (options_.top_k == 0 || options_.top_k >= vocab_size) {
-    return Draw(Best(scores).score, vocab_size, uniform,
+    return Draw(Best(scores).score, vocab_size, vocab_size, uniform,
                 [this, scores](const auto& visit) { ForEach(scores, visit); });
   }
   KeepFirst(scores, options_.top_k);
   const double best =
       std::min_element(kept_.begin(), kept_.end(), Before)->score;
-  return Draw(best, vocab_size, uniform, [this](const auto& visit) {
-    for (const Candidate& kept : kept_) visit(kept.id, kept.score);
-  });
+  return Draw(best, vocab_size, options_.top_k, uniform,
+              [this](const auto& visit) {
+                for (const Candidate& kept : kept_) visit(kept.id, kept.score);
+              });
 }
 
 Sampler::Touched& Sampler::Find(TokenId token) {
@@ -148,16 +148,18 @@ void Sampler::KeepFirst(absl::Span<const float> scores, size_t count) {
 }
 
 template <typename ForEachLeft>
-TokenId Sampler::Draw(double best, int64_t vocab_size, double uniform,
-                      const ForEachLeft& for_each) {
+TokenId Sampler::Draw(double best, int32_t vocab_size, int32_t count,
+                      double uniform, const ForEachLeft& for_each) {
   const double per_temperature = 1.0 / options_.temperature;
-  const double scale = 0x1p62 / static_cast<double>(vocab_size);
+  const double scale = 0x1p62 / vocab_size;
   const auto weight = [scale](double x) {
     return static_cast<int64_t>(scale * std::exp(x));
   };
+  const int buckets = std::min(count, kMaxBuckets);
+  const double buckets_per_x = buckets / kLowestX;
   // One comparison for the branch predictor to be right about, not two.
-  const auto bucket_of = [](double x) {
-    return static_cast<int>(std::min(x * kBucketsPerX, kBuckets + 1.0));
+  const auto bucket_of = [buckets, buckets_per_x](double x) {
+    return static_cast<int>(std::min(x * buckets_per_x, buckets + 1.0));
   };
   const double min_x = options_.min_p > 0.0f
                            ? std::log(double{options_.min_p})
@@ -168,7 +170,7 @@ TokenId Sampler::Draw(double best, int64_t vocab_size, double uniform,
   // Sorting a whole vocabulary takes longer than all else. Buckets of equal
   // ranges of x are in order already; only what is in the one bucket where the
   // sum passes a mark needs to be sorted.
-  bucket_sums_.assign(kBuckets + 1, 0);
+  bucket_sums_.assign(buckets + 1, 0);
   int64_t total = 0;
   int64_t left = 0;
   for_each([&](TokenId, double s) {

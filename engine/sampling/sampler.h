@@ -94,9 +94,10 @@ class Sampler {
   // Leaves in kept_ the `count` tokens that come first, in no order.
   void KeepFirst(absl::Span<const float> scores, size_t count);
 
-  // Steps 4 to 6. `for_each(visit)` calls visit(id, s) for all that are left.
+  // Steps 4 to 6. `for_each(visit)` calls visit(id, s) for the `count` tokens
+  // that are left.
   template <typename ForEachLeft>
-  TokenId Draw(double best, int64_t vocab_size, double uniform,
+  TokenId Draw(double best, int32_t vocab_size, int32_t count, double uniform,
                const ForEachLeft& for_each);
 
   SamplingOptions options_;

@@ -3,14 +3,20 @@
 #include "engine/sampling/acceptance.h"
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
+#include "engine/sampling/sampler.h"
+#include "engine/sampling_options.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/logits/argmax.h"
+#include "tests/testing/random.h"
 
 namespace deltaedge {
 namespace {
 
+using ::deltaedge::testing::Random;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -75,6 +81,150 @@ TEST(AcceptanceTest, BrokenAnchorRowLeavesNothing) {
   std::vector<ArgMax> picks = Picks({1});
   picks[0].finite = false;
   EXPECT_THAT(AcceptDrafts(picks, {}).tokens, IsEmpty());
+}
+
+// Rows of scores [rows, vocab] with their best.
+struct Rows {
+  explicit Rows(std::vector<std::vector<float>> rows) {
+    vocab_size = static_cast<int32_t>(rows[0].size());
+    for (const std::vector<float>& row : rows) {
+      scores.insert(scores.end(), row.begin(), row.end());
+    }
+    best.resize(rows.size());
+    ArgMaxRows(static_cast<int32_t>(rows.size()), vocab_size, scores.data(),
+               vocab_size, best.data(), nullptr);
+  }
+
+  Acceptance Accept(const std::vector<TokenId>& drafts, int64_t position,
+                    Sampler* sampler) const {
+    return AcceptDrafts(best, scores.data(), vocab_size, drafts, position,
+                        sampler);
+  }
+
+  int32_t vocab_size;
+  std::vector<float> scores;
+  std::vector<ArgMax> best;
+};
+
+TEST(AcceptanceTest, APickSeesTheDraftsBeforeItAndLeavesNoTrace) {
+  SamplingOptions options;
+  options.presence_penalty = 10.0f;
+  Sampler sampler;
+  sampler.Start(options, 1, {0});
+  const std::vector<float> row = {4.0f, 3.0f, 2.0f, 1.0f};
+  const Rows rows({row, row, row, row});
+  for (int round = 0; round < 2; ++round) {
+    const Acceptance result = rows.Accept({0, 1, 2}, 1, &sampler);
+    EXPECT_EQ(result.accepted, 3);
+    EXPECT_THAT(result.tokens, ElementsAre(0, 1, 2, 3));
+    EXPECT_THAT(rows.Accept({0, 0, 1}, 1, &sampler).tokens, ElementsAre(0, 1));
+  }
+  sampler.Push(0);
+  EXPECT_THAT(rows.Accept({1, 0, 1}, 2, &sampler).tokens, ElementsAre(1, 2));
+}
+
+TEST(AcceptanceTest, RowsBehindTheFirstWrongDraftAreNotLookedAt) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  SamplingOptions options;
+  options.logit_bias = {{0, 5.0f}};
+  Sampler sampler;
+  sampler.Start(options, 1, {});
+  const Rows rows({{1.0f, 2.0f}, {1.0f, 9.0f}, {nan, 0.0f}});
+  EXPECT_THAT(rows.Accept({0, 0}, 1, &sampler).tokens, ElementsAre(0, 1));
+  EXPECT_FALSE(rows.Accept({0, 0}, 1, &sampler).broken);
+  const Acceptance broken = rows.Accept({0, 1}, 1, &sampler);
+  EXPECT_TRUE(broken.broken);
+  EXPECT_EQ(broken.accepted, 2);
+  EXPECT_THAT(broken.tokens, ElementsAre(0, 1));
+}
+
+TEST(AcceptanceTest, AGreedySamplerReadsNoScores) {
+  Sampler sampler;
+  const Acceptance result =
+      AcceptDrafts(Picks({1, 2, 3}), nullptr, 0, {1, 5}, 9, &sampler);
+  EXPECT_THAT(result.tokens, ElementsAre(1, 2));
+}
+
+SamplingOptions RandomOptions(Random* random) {
+  SamplingOptions options;
+  if (!random->OneIn(4)) options.temperature = random->Uniform(0.2f, 1.5f);
+  if (random->OneIn(2)) options.top_k = random->Int(1, 8);
+  if (random->OneIn(2)) options.top_p = random->Uniform(0.3f, 1.0f);
+  if (random->OneIn(3)) options.min_p = random->Uniform(0.0f, 0.3f);
+  if (random->OneIn(2)) {
+    options.repetition_penalty = random->Uniform(0.8f, 1.5f);
+  }
+  if (random->OneIn(2)) options.presence_penalty = random->Uniform(0.0f, 2.0f);
+  if (random->OneIn(2)) options.frequency_penalty = random->Uniform(0.0f, 2.0f);
+  if (random->OneIn(2)) options.logit_bias = {{7, 2.0f}, {3, -1e4f}};
+  return options;
+}
+
+// A target with scores that depend on the two tokens before.
+std::vector<float> Scores(const std::vector<TokenId>& sequence) {
+  Random random(uint64_t{31} * sequence[sequence.size() - 2] + sequence.back());
+  return random.Gaussians(/*size=*/16, 2.0f);
+}
+
+// `count` tokens after `prompt` in blocks with up to `max_drafts` drafts, every
+// one of which is right, by `truth`, in `right` of 4 cases.
+std::vector<TokenId> Answer(const SamplingOptions& options,
+                            const std::vector<TokenId>& prompt, size_t count,
+                            int max_drafts, int right,
+                            const std::vector<TokenId>& truth,
+                            int32_t* accepted) {
+  Random random(max_drafts * 5 + right);
+  Sampler sampler;
+  sampler.Start(options, /*seed=*/11, prompt);
+  std::vector<TokenId> sequence = prompt;
+  std::vector<TokenId> answer;
+  while (answer.size() < count) {
+    std::vector<TokenId> drafts;
+    std::vector<TokenId> drafted = sequence;
+    std::vector<std::vector<float>> rows = {Scores(drafted)};
+    for (int i = random.Int(0, max_drafts); i > 0; --i) {
+      const size_t at = answer.size() + drafts.size();
+      drafts.push_back(at < truth.size() && random.Int(1, 4) <= right
+                           ? truth[at]
+                           : random.Int(0, 15));
+      drafted.push_back(drafts.back());
+      rows.push_back(Scores(drafted));
+    }
+    const Acceptance result = Rows(rows).Accept(
+        drafts, static_cast<int64_t>(sequence.size()), &sampler);
+    *accepted += result.accepted;
+    for (const TokenId token : result.tokens) {
+      answer.push_back(token);
+      sequence.push_back(token);
+      sampler.Push(token);
+    }
+  }
+  answer.resize(count);
+  return answer;
+}
+
+TEST(AcceptanceTest, DraftsDoNotChangeTheAnswer) {
+  Random random(5);
+  for (int trial = 0; trial < 150; ++trial) {
+    const SamplingOptions options = RandomOptions(&random);
+    const std::vector<TokenId> prompt = {random.Int(0, 15), random.Int(0, 15)};
+    int32_t accepted = 0;
+    const std::vector<TokenId> plain =
+        Answer(options, prompt, 40, /*max_drafts=*/0, 0, {}, &accepted);
+    EXPECT_EQ(accepted, 0);
+    for (const int max_drafts : {1, 3, 7}) {
+      for (const int right : {0, 3, 4}) {
+        accepted = 0;
+        ASSERT_EQ(
+            Answer(options, prompt, 40, max_drafts, right, plain, &accepted),
+            plain)
+            << "trial " << trial << ", up to " << max_drafts << " drafts";
+        if (right > 0) {
+          EXPECT_GT(accepted, 5);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
