@@ -110,9 +110,9 @@ int64_t GdnSpecUpdateWorkspace(const GdnSpecUpdateArgs& args);
 // of an overlapping one the distance from the other's start. Writes to the
 // workspace only. Takes a few operations per element of the table and
 // slots / 8 bytes of workspace to clear, nothing beside the recurrence itself.
-// Cannot check that the memory behind the pointers is there, that the last block
-// had as many tokens as are kept of it, nor who else uses a slot of a sequence
-// that is not in the call.
+// Cannot check that the memory behind the pointers is there, that the last
+// block had as many tokens as are kept of it, nor who else uses a slot of a
+// sequence that is not in the call.
 bool CheckGdnSpecUpdate(const GdnSpecUpdateArgs& args, ArgumentError* error);
 
 // Checks `args` and runs the block. On unsound ones returns false with `*error`

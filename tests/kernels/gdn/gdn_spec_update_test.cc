@@ -552,7 +552,7 @@ TEST(GdnSpecUpdateTest, AgreesWithTheReference) {
 // several sequences, some sitting a round out, some starting anew.
 TEST(GdnSpecUpdateTest, AnyScheduleGivesTheBitsOfOneTokenAtATimeAndOfAJournal) {
   // In all, shared among the CPU targets.
-  constexpr size_t kSchedules = 1400;
+  constexpr size_t kSchedules = 1050;
   const size_t targets = hwy::SupportedAndGeneratedTargets().size();
   constexpr int kRounds = 6;
   std::set<std::pair<int, int>> lengths_and_kept;
