@@ -102,7 +102,7 @@ class Session::Impl {
   absl::Status Prefill(absl::Span<const TokenId> tokens) {
     DELTAEDGE_RETURN_IF_ERROR(StartPrefill(tokens));
     const Occupied occupied(&busy_);
-    while (prefill_left() > 0) {
+    while (PromptLeft() > 0) {
       StepItem item = PrefillItem(EngineImpl::kChunkRows);
       StepAlone(&item);
       DELTAEDGE_RETURN_IF_ERROR(FinishPrefill(item));
@@ -133,11 +133,7 @@ class Session::Impl {
     return absl::OkStatus();
   }
 
-  int64_t prefill_left() const {
-    return prompt_.empty()
-               ? 0
-               : static_cast<int64_t>(prompt_.size()) - 1 - prompt_done_;
-  }
+  int64_t prefill_left() const { return cancelled() ? 0 : PromptLeft(); }
 
   absl::StatusOr<GenerateResult> Generate(
       const GenerateOptions& options,
@@ -220,7 +216,7 @@ class Session::Impl {
   // is the session's outcome.
   absl::StatusOr<bool> PrepareStep(StepItem* item) {
     DELTAEDGE_RETURN_IF_ERROR(CheckFree());
-    if (prefill_left() > 0) {
+    if (PromptLeft() > 0) {
       *item = PrefillItem(EngineImpl::kSharedChunkRows);
       return true;
     }
@@ -368,13 +364,21 @@ class Session::Impl {
         "and const methods may be called");
   }
 
-  absl::Status CheckPrefilled() const {
-    if (prefill_left() == 0) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        prefill_left(), " tokens of a prompt are left for Engine::StepMany"));
+  // Tokens of a prompt in progress, also of one that is about to be dropped.
+  int64_t PromptLeft() const {
+    return prompt_.empty()
+               ? 0
+               : static_cast<int64_t>(prompt_.size()) - 1 - prompt_done_;
   }
 
-  absl::Status CheckPrompt(absl::Span<const TokenId> tokens) const {
+  absl::Status CheckPrefilled() {
+    if (cancelled()) DropPrompt();
+    if (PromptLeft() == 0) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        PromptLeft(), " tokens of a prompt are left for Engine::StepMany"));
+  }
+
+  absl::Status CheckPrompt(absl::Span<const TokenId> tokens) {
     DELTAEDGE_RETURN_IF_ERROR(CheckPrefilled());
     if (tokens.empty()) {
       return absl::InvalidArgumentError("no tokens to prefill");
@@ -489,7 +493,7 @@ class Session::Impl {
   StepItem PrefillItem(int32_t max_rows) {
     StepItem item = NewItem();
     item.chunk = absl::MakeConstSpan(prompt_).subspan(
-        prompt_done_, std::min<int64_t>(max_rows, prefill_left()));
+        prompt_done_, std::min<int64_t>(max_rows, PromptLeft()));
     return item;
   }
 
@@ -506,7 +510,7 @@ class Session::Impl {
     tokens_.push_back(prompt_[prompt_done_]);
     stats_.prefill_tokens += item.chunk.size();
     stats_.prefill_time += step_.verify_time + step_.accept_time;
-    if (prefill_left() == 0) DropPrompt();
+    if (PromptLeft() == 0) DropPrompt();
     return absl::OkStatus();
   }
 

@@ -135,17 +135,22 @@ void Stepper::StepTogether(absl::Span<StepItem> items) {
   };
   Stopwatch watch;
   Draft();
-  const absl::Duration draft_time = watch.Lap() / members_.size();
+  const absl::Duration draft_time = watch.Lap();
   drop_failed();
   Verify();
   drop_failed();
-  if (members_.empty()) return;
-  const absl::Duration verify_time = watch.Lap() / members_.size();
+  const absl::Duration verify_time = watch.Lap();
+  int64_t asked = 0, rows = 0;
+  for (const Member& member : members_) {
+    asked += member.asked;
+    rows += member.pass.plan.rows;
+  }
   for (Member& member : members_) {
     member.item->status = Finish(&member);
-    member.item->result->draft_time = draft_time;
-    member.item->result->verify_time = verify_time;
-    member.item->result->accept_time = watch.Lap();
+    StepResult& result = *member.item->result;
+    result.draft_time = draft_time * member.asked / std::max<int64_t>(1, asked);
+    result.verify_time = verify_time * member.pass.plan.rows / rows;
+    result.accept_time = watch.Lap();
   }
 }
 
@@ -157,18 +162,18 @@ void Stepper::Draft() {
   for (Member& member : members_) {
     StepItem& item = *member.item;
     if (IsChunk(item)) continue;
-    const int32_t max_drafts = MaxDrafts(item);
-    if (max_drafts == 0) continue;
+    member.asked = MaxDrafts(item);
+    if (member.asked == 0) continue;
     if (item.drafter->dflash() == nullptr) {
-      item.status = item.drafter->Propose(item.sequence, max_drafts,
+      item.status = item.drafter->Propose(item.sequence, member.asked,
                                           item.cancel, &member.drafts);
-      if (static_cast<int32_t>(member.drafts.size()) > max_drafts) {
-        member.drafts.resize(max_drafts);
+      if (static_cast<int32_t>(member.drafts.size()) > member.asked) {
+        member.drafts.resize(member.asked);
       }
       continue;
     }
     requests.push_back(
-        {item.drafter->dflash(), item.sequence, max_drafts, &member.drafts});
+        {item.drafter->dflash(), item.sequence, member.asked, &member.drafts});
     asking.push_back(&member);
     if (item.cancel != nullptr) flags.push_back(item.cancel);
   }
@@ -176,7 +181,13 @@ void Stepper::Draft() {
     const absl::Status status = DFlashDrafter::ProposeMany(
         requests,
         flags.size() == requests.size() ? CancelFlags(flags) : CancelFlags());
-    for (Member* member : asking) member->item->status = status;
+    const bool retry = absl::IsResourceExhausted(status) && asking.size() > 1;
+    for (Member* member : asking) {
+      StepItem& item = *member->item;
+      item.status = retry ? item.drafter->Propose(item.sequence, member->asked,
+                                                  item.cancel, &member->drafts)
+                          : status;
+    }
   }
   for (Member& member : members_) {
     for (const TokenId draft : member.drafts) {
@@ -232,8 +243,10 @@ void Stepper::Verify() {
   if (passes_.empty()) return;
   const absl::Status status = target_->Run(passes_);
   if (status.ok()) return;
+  const bool retry = absl::IsResourceExhausted(status) && passes_.size() > 1;
   for (Member& member : members_) {
-    if (member.item->status.ok()) member.item->status = status;
+    if (!member.item->status.ok()) continue;
+    member.item->status = retry ? target_->Run(member.pass) : status;
   }
 }
 

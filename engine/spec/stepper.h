@@ -32,7 +32,8 @@ struct StepResult {
   // target's own (which is missing only if its scores are not numbers; the next
   // step reports that). Never empty.
   std::vector<TokenId> tokens;
-  // Of a step that several sequences share, each one's part.
+  // Of a step that several sequences share, each one's part: by drafts asked
+  // for, and by rows.
   absl::Duration draft_time, verify_time, accept_time;
 };
 
@@ -106,6 +107,7 @@ class Stepper {
   // An item that runs in the current pass.
   struct Member {
     StepItem* item;
+    int32_t asked = 0;  // Drafts that the drafter was asked for.
     std::vector<TokenId> drafts;
     std::vector<TokenId> block;
     TargetPass pass;
@@ -124,6 +126,7 @@ class Stepper {
   void Grow(int32_t rows);
   void StepTogether(absl::Span<StepItem> items);
   // The parts of a pass, each for all members_; a failure goes to the item.
+  // What memory did not suffice for together is tried one by one.
   void Draft();
   void Verify();
   absl::Status Finish(Member* member);
