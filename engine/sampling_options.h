@@ -25,9 +25,12 @@ struct LogitBias {
 //      token that this answer (since Start or Generate) has n >= 1 times.
 //      Logit bias: s + bias.
 //   2. Temperature 0: the token with the highest score, the lowest id among
-//      equals, and nothing below matters. Else s / temperature.
+//      equals, and nothing below matters. Else s / temperature, and each
+//      token's probability is its share of the sum of exp(s) over the tokens
+//      that the steps so far have left.
 //   3. top_k: the k highest scores stay, lowest ids first among equals.
-//   4. top_p: of those, by falling probability, the fewest whose sum reaches p.
+//   4. top_p: of those, by falling score and rising id, the fewest whose
+//      probabilities sum to p or more.
 //   5. min_p: of those, the ones with at least min_p times the probability of
 //      the best.
 //   6. One of them is drawn by its probability, with a random number that
@@ -35,6 +38,10 @@ struct LogitBias {
 //
 // So the same seed and options give the same tokens, with drafts or without, in
 // any company, after Fork and Restore. The defaults are greedy decoding.
+//
+// Two things are not as in mathematics: a temperature below 1.2e-38 counts as
+// 0, and a token that is less than vocab_size * 2^-62 times as probable as the
+// best (5e-14 for 248,320 tokens) is never drawn.
 struct SamplingOptions {
   float temperature = 0.0f;         // 0 to 100.
   int32_t top_k = 0;                // 0: all.

@@ -30,11 +30,4 @@ Acceptance AcceptDrafts(absl::Span<const ArgMax> best, const float* scores,
   return result;
 }
 
-Acceptance AcceptDrafts(absl::Span<const ArgMax> picks,
-                        absl::Span<const TokenId> drafts) {
-  Sampler greedy;
-  return AcceptDrafts(picks, /*scores=*/nullptr, /*vocab_size=*/0, drafts,
-                      /*position=*/0, &greedy);
-}
-
 }  // namespace deltaedge

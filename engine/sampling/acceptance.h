@@ -36,10 +36,6 @@ Acceptance AcceptDrafts(absl::Span<const ArgMax> best, const float* scores,
                         int32_t vocab_size, absl::Span<const TokenId> drafts,
                         int64_t position, Sampler* sampler);
 
-// The same with greedy picks.
-Acceptance AcceptDrafts(absl::Span<const ArgMax> picks,
-                        absl::Span<const TokenId> drafts);
-
 }  // namespace deltaedge
 
 #endif  // DELTAEDGE_ENGINE_SAMPLING_ACCEPTANCE_H_

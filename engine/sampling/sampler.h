@@ -59,8 +59,9 @@ class Sampler {
 
   // The token for `position` of the sequence. `scores`: [V], V > 0, all finite.
   // The caller stands in the engine's floating-point mode (base/fp_mode.h).
-  // Takes a few passes over the scores; allocates only until its buffers have
-  // grown to what the options need, not V unless top_k is or many are equal.
+  // Takes a few passes over the scores. Allocates only until its buffers have
+  // grown to what is needed: some kilobytes, more if top_k is large or very
+  // many scores are nearly equal.
   TokenId Pick(absl::Span<const float> scores, int64_t position);
 
  private:

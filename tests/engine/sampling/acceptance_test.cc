@@ -26,21 +26,29 @@ std::vector<ArgMax> Picks(const std::vector<TokenId>& ids) {
   return picks;
 }
 
+// A greedy sampler reads no scores.
+Acceptance AcceptGreedily(const std::vector<ArgMax>& picks,
+                          const std::vector<TokenId>& drafts) {
+  Sampler greedy;
+  return AcceptDrafts(picks, /*scores=*/nullptr, /*vocab_size=*/0, drafts,
+                      /*position=*/0, &greedy);
+}
+
 TEST(AcceptanceTest, WithoutDraftsTheTargetPicksOne) {
-  const Acceptance result = AcceptDrafts(Picks({7}), {});
+  const Acceptance result = AcceptGreedily(Picks({7}), {});
   EXPECT_EQ(result.accepted, 0);
   EXPECT_THAT(result.tokens, ElementsAre(7));
   EXPECT_FALSE(result.broken);
 }
 
 TEST(AcceptanceTest, AllAcceptedBringsABonus) {
-  const Acceptance result = AcceptDrafts(Picks({1, 2, 3, 4}), {1, 2, 3});
+  const Acceptance result = AcceptGreedily(Picks({1, 2, 3, 4}), {1, 2, 3});
   EXPECT_EQ(result.accepted, 3);
   EXPECT_THAT(result.tokens, ElementsAre(1, 2, 3, 4));
 }
 
 TEST(AcceptanceTest, NoneAcceptedBringsTheCorrection) {
-  const Acceptance result = AcceptDrafts(Picks({1, 2, 3, 4}), {9, 2, 3});
+  const Acceptance result = AcceptGreedily(Picks({1, 2, 3, 4}), {9, 2, 3});
   EXPECT_EQ(result.accepted, 0);
   EXPECT_THAT(result.tokens, ElementsAre(1));
 }
@@ -51,7 +59,7 @@ TEST(AcceptanceTest, CountsTheMatchingPrefixAndNotTheMatches) {
     const std::vector<TokenId> truth = {10, 11, 12, 13, 14, 15, 16, 17};
     std::vector<TokenId> drafts(truth.begin(), truth.end() - 1);
     drafts[wrong] = 99;
-    const Acceptance result = AcceptDrafts(Picks(truth), drafts);
+    const Acceptance result = AcceptGreedily(Picks(truth), drafts);
     EXPECT_EQ(result.accepted, wrong);
     EXPECT_EQ(result.tokens,
               std::vector<TokenId>(truth.begin(), truth.begin() + wrong + 1));
@@ -62,7 +70,7 @@ TEST(AcceptanceTest, BrokenScoresEndTheBlockWherePlainDecodingWouldStop) {
   for (size_t bad = 0; bad < 4; ++bad) {
     std::vector<ArgMax> picks = Picks({1, 2, 3, 4});
     picks[bad].finite = false;
-    const Acceptance result = AcceptDrafts(picks, {1, 2, 3});
+    const Acceptance result = AcceptGreedily(picks, {1, 2, 3});
     EXPECT_TRUE(result.broken);
     EXPECT_EQ(result.tokens.size(), bad);
     EXPECT_EQ(result.accepted, static_cast<int32_t>(bad));
@@ -72,7 +80,7 @@ TEST(AcceptanceTest, BrokenScoresEndTheBlockWherePlainDecodingWouldStop) {
 TEST(AcceptanceTest, BrokenScoresInARowThatDoesNotCountDoNotMatter) {
   std::vector<ArgMax> picks = Picks({1, 2, 3, 4});
   picks[2].finite = false;
-  const Acceptance result = AcceptDrafts(picks, {1, 9, 3});
+  const Acceptance result = AcceptGreedily(picks, {1, 9, 3});
   EXPECT_FALSE(result.broken);
   EXPECT_THAT(result.tokens, ElementsAre(1, 2));
 }
@@ -80,7 +88,7 @@ TEST(AcceptanceTest, BrokenScoresInARowThatDoesNotCountDoNotMatter) {
 TEST(AcceptanceTest, BrokenAnchorRowLeavesNothing) {
   std::vector<ArgMax> picks = Picks({1});
   picks[0].finite = false;
-  EXPECT_THAT(AcceptDrafts(picks, {}).tokens, IsEmpty());
+  EXPECT_THAT(AcceptGreedily(picks, {}).tokens, IsEmpty());
 }
 
 // Rows of scores [rows, vocab] with their best.
@@ -136,13 +144,6 @@ TEST(AcceptanceTest, RowsBehindTheFirstWrongDraftAreNotLookedAt) {
   EXPECT_TRUE(broken.broken);
   EXPECT_EQ(broken.accepted, 2);
   EXPECT_THAT(broken.tokens, ElementsAre(0, 1));
-}
-
-TEST(AcceptanceTest, AGreedySamplerReadsNoScores) {
-  Sampler sampler;
-  const Acceptance result =
-      AcceptDrafts(Picks({1, 2, 3}), nullptr, 0, {1, 5}, 9, &sampler);
-  EXPECT_THAT(result.tokens, ElementsAre(1, 2));
 }
 
 SamplingOptions RandomOptions(Random* random) {

@@ -366,6 +366,16 @@ TEST(SamplerTest, TheLowestIdsStayAmongEquals) {
   EXPECT_THAT(Drawn(sampler, scores), ElementsAre(1, 2, 4, 5));
 }
 
+TEST(SamplerTest, ASumThatEqualsTopPReachesIt) {
+  SamplingOptions options;
+  options.temperature = 1.0f;
+  options.top_p = 0.5f;
+  Sampler sampler;
+  sampler.Start(options, 1, {});
+  EXPECT_THAT(Drawn(sampler, {3.0f, 3.0f}), ElementsAre(0));
+  EXPECT_THAT(Drawn(sampler, {3.0f, 3.0f, 3.0f, 3.0f}), ElementsAre(0, 1));
+}
+
 TEST(SamplerTest, MinusZeroEqualsZero) {
   EXPECT_EQ(PickOnce(SamplingOptions(), {-0.0f, 0.0f}), 0);
   SamplingOptions options;
@@ -420,9 +430,9 @@ TEST(SamplerTest, NoPenaltyIsTooStrong) {
       options.logit_bias = {{2, -FLT_MAX}};
       const std::vector<TokenId> sequence = {0, 2};
       const std::vector<float> scores = {FLT_MAX, FLT_MAX, -FLT_MAX, 0.0f};
+      const ScopedFpMode fp_mode;
       Sampler sampler;
       sampler.Start(options, 1, sequence);
-      const ScopedFpMode fp_mode;
       EXPECT_EQ(sampler.Pick(scores, 0), penalty < 1.0f ? 0 : 1);
     }
   }
