@@ -39,7 +39,12 @@ class FakeTarget : public TargetModel {
   using TargetModel::Run;
   absl::Status Run(absl::Span<const TargetPass> passes) override {
     ++runs;
+    std::vector<int32_t>& shape = shapes.emplace_back();
+    for (const TargetPass& pass : passes) {
+      shape.push_back(pass.spare == nullptr ? pass.plan.rows : -pass.plan.rows);
+    }
     if (!fail.ok()) return fail;
+    if (passes.size() > 1 && !fail_shared.ok()) return fail_shared;
     bool cancelled = true;
     for (const TargetPass& pass : passes) {
       rows += pass.plan.rows;
@@ -61,10 +66,13 @@ class FakeTarget : public TargetModel {
 
   int runs = 0;
   int64_t rows = 0;
-  int32_t max = 8;                  // max_rows()
-  std::function<void()> after_run;  // Called when a run has succeeded.
-  absl::Status fail;                // What Run() answers, if not OK.
-  int64_t broken_position = -1;     // Its scores are not numbers.
+  std::vector<std::vector<int32_t>> shapes;  // Rows of each run; chunks: -rows.
+  int32_t max = 8;                           // max_rows()
+  std::function<void()> after_run;           // Called when a run has succeeded.
+  absl::Status fail;                         // What Run() answers, if not OK.
+  absl::Status fail_shared;                  // The same, to several passes.
+  int64_t broken_position = -1;              // Its scores are not numbers.
+  const TargetSequence* broken_sequence = nullptr;  // Null: of all sequences.
 
  private:
   void RunOne(const TargetPass& pass) {
@@ -80,7 +88,8 @@ class FakeTarget : public TargetModel {
       for (int32_t v = 0; v < kVocabSize; ++v) row[v] = 0;
       const int64_t position = pass.plan.position + t;
       row[NextToken(absl::MakeConstSpan(tokens).first(position + 1))] = 1;
-      if (position == broken_position) {
+      if (position == broken_position &&
+          (broken_sequence == nullptr || broken_sequence == pass.sequence)) {
         row[3] = std::numeric_limits<float>::quiet_NaN();
       }
     }

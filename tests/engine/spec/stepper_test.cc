@@ -5,18 +5,23 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "engine/base/allocation_hooks.h"
 #include "engine/base/cancel_flags.h"
 #include "engine/graph/target_sequence.h"
 #include "engine/spec/block_drafter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/fake_target.h"
+#include "tests/testing/random.h"
 
 namespace deltaedge {
 namespace {
@@ -45,22 +50,24 @@ class Scripted : public BlockDrafter {
   }
   absl::Status ObserveBlock(const BlockPlan& plan, const float* rows,
                             CancelFlags) override {
-    if (taps) {
-      for (int32_t t = 0; t < plan.rows; ++t) {
-        EXPECT_EQ(rows[t], plan.position + t);
-      }
-    } else {
-      EXPECT_EQ(rows, nullptr);
-    }
+    ExpectTaps(plan, rows);
     blocks.push_back(plan.rows);
     return observe;
   }
-  absl::Status ObservePrefill(const BlockPlan& plan, const float*,
+  absl::Status ObservePrefill(const BlockPlan& plan, const float* rows,
                               CancelFlags) override {
+    ExpectTaps(plan, rows);
     chunks.push_back(plan.rows);
     return observe;
   }
   void Reset() override {}
+
+  void ExpectTaps(const BlockPlan& plan, const float* rows) const {
+    ASSERT_EQ(rows != nullptr, taps);
+    for (int32_t t = 0; taps && t < plan.rows; ++t) {
+      EXPECT_EQ(rows[t], plan.position + t);
+    }
+  }
 
   bool taps = false;
   int32_t propose = 100;  // Drafts, at most.
@@ -286,6 +293,355 @@ TEST_F(StepperTest, BrokenScoresStopAtTheSameTokenWithAndWithoutDrafts) {
     EXPECT_THAT(status.message(), HasSubstr("position 10"));
     EXPECT_EQ(tokens_.size(), 10u);
     ExpectOracle();
+  }
+}
+
+// --- Several sequences -------------------------------------------------------
+
+using ::testing::ElementsAre;
+
+// One of several sequences: a StepperTest's without its stepper.
+struct Party {
+  explicit Party(FakeTarget& target, int32_t capacity = 256,
+                 Rollback rollback = Rollback::kJournal)
+      : state(*MakeTargetSequence(target.config(), capacity, /*block_rows=*/16,
+                                  rollback)) {
+    drafter.taps = true;
+  }
+
+  StepItem Block(int32_t max_drafts) {
+    StepItem item = Item();
+    item.sequence = tokens;
+    item.max_drafts = max_drafts;
+    item.sampler = &sampler;
+    return item;
+  }
+  // Of tokens that follow, as the target would have them.
+  StepItem Chunk(int32_t rows) {
+    chunk.assign(1, tokens.back());
+    std::vector<TokenId> all = tokens;
+    for (int32_t i = 0; i < rows; ++i) {
+      all.push_back(FakeTarget::NextToken(all));
+      chunk.push_back(all.back());
+    }
+    StepItem item = Item();
+    item.chunk = absl::MakeConstSpan(chunk).first(rows);
+    return item;
+  }
+
+  // What `item` brought belongs to the sequence.
+  void Take(const StepItem& item) {
+    ASSERT_TRUE(item.status.ok()) << item.status;
+    if (!item.chunk.empty()) {
+      tokens.insert(tokens.end(), chunk.begin() + 1, chunk.end());
+      return;
+    }
+    ASSERT_TRUE(state.cursor.Keep(result.tokens.size()).ok());
+    tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
+  }
+
+  void ExpectOracle(TokenId first) const {
+    std::vector<TokenId> oracle = {first};
+    while (oracle.size() < tokens.size()) {
+      oracle.push_back(FakeTarget::NextToken(oracle));
+    }
+    EXPECT_EQ(tokens, oracle);
+    EXPECT_EQ(state.cursor.length(), static_cast<int64_t>(tokens.size()) - 1);
+  }
+
+  TargetSequence state;
+  Scripted drafter;
+  Sampler sampler;
+  std::atomic<bool> cancel{false};
+  std::vector<TokenId> tokens, chunk;
+  StepResult result;
+
+ private:
+  StepItem Item() {
+    StepItem item;
+    item.state = &state;
+    item.drafter = &drafter;
+    item.cancel = &cancel;
+    item.result = &result;
+    return item;
+  }
+};
+
+class SharedStepTest : public ::testing::Test {
+ protected:
+  // Sequence i starts with token i.
+  void SetUp() override { Make(/*parties=*/12, /*max_rows=*/256); }
+
+  void Make(int parties, int32_t max_rows) {
+    target_.max = max_rows;
+    target_.shapes.clear();
+    parties_.clear();
+    for (int i = 0; i < parties; ++i) {
+      parties_.push_back(std::make_unique<Party>(
+          target_, 256, i % 2 == 0 ? Rollback::kJournal : Rollback::kSlots));
+      parties_.back()->tokens = {i};
+    }
+    auto stepper = Stepper::Create(&target_, /*tap_floats=*/1,
+                                   /*max_block=*/16, nullptr);
+    ASSERT_TRUE(stepper.ok());
+    stepper_ = *std::move(stepper);
+  }
+
+  // Steps the first parties with so many rows; chunks: -rows.
+  void Step(const std::vector<int32_t>& rows) {
+    items_.clear();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      items_.push_back(rows[i] > 0 ? parties_[i]->Block(rows[i] - 1)
+                                   : parties_[i]->Chunk(-rows[i]));
+    }
+    stepper_->Step(absl::MakeSpan(items_));
+  }
+
+  void TakeAll() {
+    for (size_t i = 0; i < items_.size(); ++i) {
+      SCOPED_TRACE(i);
+      parties_[i]->Take(items_[i]);
+      parties_[i]->ExpectOracle(static_cast<TokenId>(i));
+    }
+  }
+
+  FakeTarget target_;
+  std::vector<std::unique_ptr<Party>> parties_;
+  std::unique_ptr<Stepper> stepper_;
+  std::vector<StepItem> items_;
+};
+
+TEST_F(SharedStepTest, OnePassReadsTheWeightsOnce) {
+  Step({1, 4, 2, 1});
+  TakeAll();
+  Step({16, 16, 16, 16});
+  TakeAll();
+  EXPECT_THAT(target_.shapes, ElementsAre(ElementsAre(1, 4, 2, 1),
+                                          ElementsAre(16, 16, 16, 16)));
+}
+
+TEST_F(SharedStepTest, NothingToStep) {
+  Step({});
+  EXPECT_EQ(target_.runs, 0);
+}
+
+TEST_F(SharedStepTest, MoreRowsThanScoresHaveRoomForTakeMorePasses) {
+  Step({16, 16, 16, 15, 2, 16, 1, 16, 16, 16, 1});
+  TakeAll();
+  EXPECT_THAT(target_.shapes,
+              ElementsAre(ElementsAre(16, 16, 16, 15),
+                          ElementsAre(2, 16, 1, 16, 16), ElementsAre(16, 1)));
+}
+
+// Blocks lie in front, so that their scores come from one product.
+TEST_F(SharedStepTest, OneChunkInAPassBehindTheBlocks) {
+  Step({-20, 3, -30, 2, 1, -7});
+  TakeAll();
+  EXPECT_THAT(target_.shapes,
+              ElementsAre(ElementsAre(3, -20), ElementsAre(2, 1, -30),
+                          ElementsAre(-7)));
+  // Scores of blocks do not count a chunk's rows.
+  target_.shapes.clear();
+  Step({-150, 16, 16, 16, 16});
+  TakeAll();
+  EXPECT_THAT(target_.shapes, ElementsAre(ElementsAre(16, 16, 16, 16, -150)));
+}
+
+TEST_F(SharedStepTest, AsManyRowsAsTheTargetTakes) {
+  Make(5, /*max_rows=*/24);
+  Step({16, 8, 1, -24, 2});
+  TakeAll();
+  EXPECT_THAT(target_.shapes, ElementsAre(ElementsAre(16, 8), ElementsAre(1),
+                                          ElementsAre(-24), ElementsAre(2)));
+}
+
+// Rows are counted by what a drafter may say, not by what it says.
+TEST_F(SharedStepTest, DraftersMaySayLess) {
+  parties_[0]->drafter.propose = 0;
+  parties_[1]->drafter.propose = 2;
+  Step({16, 16, 16});
+  TakeAll();
+  EXPECT_THAT(target_.shapes, ElementsAre(ElementsAre(1, 3, 16)));
+}
+
+TEST_F(SharedStepTest, ScoresWithoutMemoryTakeMorePasses) {
+  for (const bool refused : {true, false}) {
+    target_.shapes.clear();
+    {
+      const ScopedAllocationFailure failure(refused ? 1 : 1 << 30,
+                                            /*and_all_after=*/true);
+      Step({16, 10, 6, 16});
+    }
+    TakeAll();
+    if (refused) {
+      EXPECT_THAT(
+          target_.shapes,
+          ElementsAre(ElementsAre(16), ElementsAre(10, 6), ElementsAre(16)));
+    } else {
+      EXPECT_THAT(target_.shapes, ElementsAre(ElementsAre(16, 10, 6, 16)));
+    }
+  }
+}
+
+TEST_F(SharedStepTest, WhatMemoryDoesNotSufficeForTogetherRunsOneByOne) {
+  target_.fail_shared = absl::ResourceExhaustedError("no memory");
+  Step({4, -9, 2});
+  TakeAll();
+  EXPECT_THAT(target_.shapes, ElementsAre(ElementsAre(4, 2, -9), ElementsAre(4),
+                                          ElementsAre(2), ElementsAre(-9)));
+  // Other failures would come again.
+  target_.shapes.clear();
+  target_.fail_shared = absl::InternalError("broken");
+  Step({4, 2});
+  for (const StepItem& item : items_) {
+    EXPECT_TRUE(absl::IsInternal(item.status));
+  }
+  EXPECT_EQ(target_.shapes.size(), 1u);
+  target_.fail_shared = absl::OkStatus();
+  Step({4, 2});
+  TakeAll();
+}
+
+// Whatever goes wrong for one, the others have their step, and it has its own
+// once things are right again.
+TEST_F(SharedStepTest, AFailureIsOnesOwn) {
+  const absl::Status error = absl::ResourceExhaustedError("no memory");
+  struct Trouble {
+    const char* name;
+    std::function<void(Party&)> make, mend;
+    absl::StatusCode code;
+  };
+  const std::vector<Trouble> troubles = {
+      {"an id", [](Party& p) { p.drafter.bad_id = -1; },
+       [](Party& p) { p.drafter.bad_id.reset(); },
+       absl::StatusCode::kInvalidArgument},
+      {"drafting", [&](Party& p) { p.drafter.answer = error; },
+       [](Party& p) { p.drafter.answer = absl::OkStatus(); }, error.code()},
+      {"observing", [&](Party& p) { p.drafter.observe = error; },
+       [](Party& p) { p.drafter.observe = absl::OkStatus(); }, error.code()},
+      {"cancelled before", [](Party& p) { p.cancel = true; },
+       [](Party& p) { p.cancel = false; }, absl::StatusCode::kCancelled},
+      {"cancelled in the run",
+       [&](Party& p) { target_.after_run = [&p] { p.cancel = true; }; },
+       [&](Party& p) {
+         target_.after_run = nullptr;
+         p.cancel = false;
+       },
+       absl::StatusCode::kCancelled},
+      {"scores",
+       [&](Party& p) {
+         target_.broken_sequence = &p.state;
+         target_.broken_position = p.tokens.size() - 1;
+       },
+       [&](Party&) { target_.broken_position = -1; },
+       absl::StatusCode::kInternal},
+  };
+  for (const Trouble& trouble : troubles) {
+    SCOPED_TRACE(trouble.name);
+    for (size_t which = 0; which < 3; ++which) {
+      Party& party = *parties_[which];
+      const std::vector<TokenId> before = party.tokens;
+      trouble.make(party);
+      Step({3, 5, 2, -4});
+      trouble.mend(party);
+      for (size_t i = 0; i < items_.size(); ++i) {
+        if (i == which) {
+          EXPECT_EQ(items_[i].status.code(), trouble.code) << items_[i].status;
+          EXPECT_EQ(party.state.cursor.length() + 1, before.size());
+        } else {
+          parties_[i]->Take(items_[i]);
+          parties_[i]->ExpectOracle(static_cast<TokenId>(i));
+        }
+      }
+      Step({3, 5, 2, -4});
+      TakeAll();
+    }
+  }
+}
+
+TEST_F(SharedStepTest, AFullSequenceIsOnesOwn) {
+  parties_[1] = std::make_unique<Party>(target_, /*capacity=*/8);
+  parties_[1]->tokens = {1};
+  Step({1, -8, 3});
+  TakeAll();
+  Step({1, 1, 3});
+  EXPECT_TRUE(absl::IsOutOfRange(items_[1].status)) << items_[1].status;
+  parties_[0]->Take(items_[0]);
+  parties_[2]->Take(items_[2]);
+  parties_[0]->ExpectOracle(0);
+  parties_[2]->ExpectOracle(2);
+}
+
+TEST_F(SharedStepTest, AllCancelledRunsNothing) {
+  for (int i = 0; i < 3; ++i) parties_[i]->cancel = true;
+  Step({3, -5, 2});
+  for (const StepItem& item : items_) {
+    EXPECT_TRUE(absl::IsCancelled(item.status));
+  }
+  EXPECT_EQ(target_.runs, 0);
+  for (int i = 0; i < 3; ++i) parties_[i]->cancel = false;
+  Step({3, -5, 2});
+  TakeAll();
+}
+
+// Scores of all rows go to whom they belong.
+TEST_F(SharedStepTest, EachGetsItsOwnScores) {
+  std::vector<std::vector<float>> scores;
+  items_.clear();
+  for (int i = 0; i < 3; ++i) {
+    scores.emplace_back((i + 2) * FakeTarget::kVocabSize);
+  }
+  for (int i = 0; i < 3; ++i) {
+    items_.push_back(i == 1 ? parties_[i]->Chunk(3)
+                            : parties_[i]->Block(i + 1));
+    items_[i].logits = scores[i].data();
+  }
+  stepper_->Step(absl::MakeSpan(items_));
+  TakeAll();
+  for (int i = 0; i < 3; ++i) {
+    for (int t = 0; t < i + 2; ++t) {
+      const float* row = scores[i].data() + t * FakeTarget::kVocabSize;
+      EXPECT_EQ(std::max_element(row, row + FakeTarget::kVocabSize) - row,
+                parties_[i]->tokens[t + 1])
+          << i << ", row " << t;
+    }
+  }
+}
+
+TEST_F(SharedStepTest, TimeOfDraftingIsTheirsWhoAsked) {
+  Step({1, 4, -3});
+  EXPECT_EQ(parties_[0]->result.draft_time, absl::ZeroDuration());
+  EXPECT_GT(parties_[1]->result.draft_time, absl::ZeroDuration());
+  EXPECT_EQ(parties_[2]->result.draft_time, absl::ZeroDuration());
+}
+
+TEST_F(SharedStepTest, RandomCompany) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    testing::Random random(seed);
+    Make(random.Int(1, 12), random.OneIn(2) ? 256 : random.Int(16, 70));
+    for (int step = 0; step < 12; ++step) {
+      std::vector<size_t> order;
+      for (size_t i = 0; i < parties_.size(); ++i) {
+        if (!random.OneIn(4)) order.push_back(i);
+      }
+      for (size_t i = 1; i < order.size(); ++i) {
+        std::swap(order[i], order[random.Int(0, static_cast<int>(i))]);
+      }
+      items_.clear();
+      for (const size_t i : order) {
+        Party& party = *parties_[i];
+        party.drafter.right = random.Int(0, 16);
+        party.drafter.propose = random.OneIn(3) ? random.Int(0, 15) : 100;
+        items_.push_back(random.OneIn(4) ? party.Chunk(random.Int(1, 10))
+                                         : party.Block(random.Int(0, 15)));
+      }
+      stepper_->Step(absl::MakeSpan(items_));
+      for (size_t i = 0; i < order.size(); ++i) {
+        parties_[order[i]]->Take(items_[i]);
+        parties_[order[i]]->ExpectOracle(static_cast<TokenId>(order[i]));
+      }
+      if (HasFailure()) return;
+    }
   }
 }
 
