@@ -119,8 +119,10 @@ class Session {
   // goes on in both, with the same seed, so they say the same; call Start()
   // with another seed to hear something else. May be called from inside a
   // callback, and in the middle of a verified block: both go on as if there had
-  // been no fork, bit for bit. Counters of the new one are 0. An application's
-  // Drafter is shared. ResourceExhausted: no memory for it.
+  // been no fork, bit for bit. Counters of the new one are 0. What is left of
+  // StartPrefill(), and a Cancel() or Reset() still to be done, stay with this
+  // one. An application's Drafter is shared. ResourceExhausted: no memory for
+  // it.
   absl::StatusOr<std::unique_ptr<Session>> Fork() const;
 
   // The same as a value, from which any session of this engine can go on, now
