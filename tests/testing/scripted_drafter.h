@@ -3,6 +3,7 @@
 #ifndef DELTAEDGE_TESTS_TESTING_SCRIPTED_DRAFTER_H_
 #define DELTAEDGE_TESTS_TESTING_SCRIPTED_DRAFTER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -34,8 +35,11 @@ class ScriptedDrafter : public Drafter {
 
   void Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
                std::vector<TokenId>* drafts) override {
-    const Round round = script_(round_++, max_drafts);
-    for (int32_t i = 0; i < round.propose && i < max_drafts; ++i) {
+    Round round = script_(static_cast<int>(rounds_.size()), max_drafts);
+    round.propose = std::min(round.propose, max_drafts);
+    round.right = std::min(round.right, round.propose);
+    rounds_.push_back(round);
+    for (int32_t i = 0; i < round.propose; ++i) {
       const size_t position = sequence.size() + i;
       TokenId token = position < sequence_.size() ? sequence_[position] : 0;
       if (i == round.right) token = (token + 1) % vocab_size_;
@@ -43,11 +47,14 @@ class ScriptedDrafter : public Drafter {
     }
   }
 
+  // What it was asked for so far, at most as much as was wanted.
+  const std::vector<Round>& rounds() const { return rounds_; }
+
  private:
   const std::vector<TokenId> sequence_;
   const int32_t vocab_size_;
   const Script script_;
-  int round_ = 0;
+  std::vector<Round> rounds_;
 };
 
 }  // namespace deltaedge::testing
