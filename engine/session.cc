@@ -597,8 +597,6 @@ class Session::Impl {
     if (stop_token) {
       EndRun(FinishReason::kStopToken);
     } else if (stop_text) {
-      // What the last token says after the match is no part of the answer.
-      run_.decoder.Flush();
       EndRun(FinishReason::kStopText);
     } else if (run_.produced == run_.options.max_new_tokens) {
       EndRun(FinishReason::kMaxTokens);

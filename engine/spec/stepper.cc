@@ -278,7 +278,10 @@ absl::Status Stepper::Finish(Member* member) {
   }
   cursor.PublishBlock(pass.plan);
   item.result->drafted = static_cast<int32_t>(member->drafts.size());
-  item.result->accepted = acceptance.accepted;
+  // Before broken scores the last token counts as the target's own, so that
+  // there is one in every step.
+  item.result->accepted = std::min(
+      acceptance.accepted, static_cast<int32_t>(acceptance.tokens.size()) - 1);
   item.result->tokens = std::move(acceptance.tokens);
   if (item.logits != nullptr) {
     std::memcpy(item.logits, pass.logits,

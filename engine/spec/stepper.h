@@ -29,8 +29,8 @@ struct StepResult {
   int32_t drafted = 0;   // Drafts that were verified.
   int32_t accepted = 0;  // Of those, drafts that the target agreed with.
   // The tokens that follow the sequence: the accepted drafts, then one of the
-  // target's own (which is missing only if its scores are not numbers; the next
-  // step reports that). Never empty.
+  // target's own. If scores are not numbers, those before them; the next step
+  // reports that. Never empty.
   std::vector<TokenId> tokens;
   // Of a step that several sequences share, each one's part: by drafts asked
   // for, and by rows.
