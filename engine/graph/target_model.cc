@@ -32,8 +32,9 @@ static_assert(kMaxKeyDim <= kGdnMaxKeyDim);
 constexpr float kL2Epsilon = 1e-6f;
 
 struct GdnMixer {
-  int32_t index = 0;           // Among the GDN layers.
-  std::unique_ptr<Linear> in;  // q | k | v | z | b | a
+  int32_t index = 0;              // Among the GDN layers.
+  std::unique_ptr<Linear> in;     // q | k | v | z, and b | a if of their type
+  std::unique_ptr<Linear> gates;  // b | a; null: in `in`
   std::unique_ptr<Linear> out;
 };
 
@@ -136,9 +137,20 @@ class TargetModelImpl : public TargetModel {
       if (config_.layers[i] == LayerKind::kGatedDeltaNet) {
         const GdnWeights& w = layer.weights->gdn;
         layer.gdn.index = gdn_layers++;
-        DELTAEDGE_ASSIGN_OR_RETURN(
-            layer.gdn.in, Linear::Create({w.in_qkv, w.in_z, w.in_b, w.in_a},
-                                         "gdn.in", options_));
+        // The gates' weights are float always.
+        if (w.in_qkv.type == w.in_b.type) {
+          DELTAEDGE_ASSIGN_OR_RETURN(
+              layer.gdn.in, Linear::Create({w.in_qkv, w.in_z, w.in_b, w.in_a},
+                                           "gdn.in", options_));
+        } else {
+          DELTAEDGE_ASSIGN_OR_RETURN(
+              layer.gdn.in,
+              Linear::Create({w.in_qkv, w.in_z}, "gdn.in", options_));
+          DELTAEDGE_ASSIGN_OR_RETURN(
+              layer.gdn.gates,
+              Linear::Create({w.in_b, w.in_a}, "gdn.gates", options_));
+          packed_bytes_ += layer.gdn.gates->packed_bytes();
+        }
         DELTAEDGE_ASSIGN_OR_RETURN(
             layer.gdn.out, Linear::Create({w.out}, "gdn.out", options_));
         packed_bytes_ +=
@@ -290,6 +302,14 @@ class TargetModelImpl : public TargetModel {
         Multiply(*layer.gdn.in, act_.h.data(), rows, projected));
     const float* z = projected + channels;
     const float* b = z + gdn.values();
+    int64_t gates_width = width;
+    if (layer.gdn.gates != nullptr) {
+      float* gates = projected + rows * width;
+      DELTAEDGE_RETURN_IF_ERROR(
+          Multiply(*layer.gdn.gates, act_.h.data(), rows, gates));
+      b = gates;
+      gates_width = layer.gdn.gates->out_features();
+    }
     const float* a = b + gdn.value_heads;
 
     for (size_t i = 0; i < passes.size(); ++i) {
@@ -307,8 +327,9 @@ class TargetModelImpl : public TargetModel {
     L2NormHeads(rows, gdn.key_heads, gdn.key_dim, k, channels, gdn.key_dim,
                 kL2Epsilon, 1.0f, k, channels, gdn.key_dim,
                 Pool(int64_t{rows} * gdn.keys()));
-    GdnGatesForward(rows, gdn.value_heads, a, width, b, width, w.neg_exp_a,
-                    w.dt_bias, act_.log_decay.data(), act_.beta.data());
+    GdnGatesForward(rows, gdn.value_heads, a, gates_width, b, gates_width,
+                    w.neg_exp_a, w.dt_bias, act_.log_decay.data(),
+                    act_.beta.data());
 
     sequences_.clear();
     slots_.resize(rows);
