@@ -342,8 +342,9 @@ TEST_P(StepManyTest, RandomCompany) {
       options.rollback =
           random.OneIn(3) ? Rollback::kSlots : Rollback::kJournal;
       if (!random.OneIn(5)) {
-        options.draft_tokens.reset();
+        options.draft_tokens = engine_->info().draft_block - 1;
         if (random.OneIn(2)) {
+          options.draft_tokens = 15;
           options.drafter = std::make_shared<Clairvoyant>(
               futures[i], engine_->info().vocab_size, seed + i);
         }
@@ -486,6 +487,7 @@ TEST_F(StepManyContractTest, NeighboursDoNotLeak) {
       const auto prompt = one_prompt ? Prompt(9) : Prompt(1 + 7 * i, i);
       truths.push_back(Oracle(prompt));
       SessionOptions options;
+      options.draft_tokens = 3;
       options.drafter = std::make_shared<ScriptedDrafter>(
           truths[i], engine_->info().vocab_size,
           [i](int round, int32_t max_drafts) {
@@ -566,6 +568,7 @@ TEST_F(StepManyContractTest, StatusesAreInOrder) {
   ASSERT_TRUE(idle->Prefill(Prompt(3)).ok());
   const auto empty = NewSession(*engine_);
   SessionOptions bad_options;
+  bad_options.draft_tokens = 2;
   bad_options.drafter = std::make_shared<ScriptedDrafter>(
       std::vector<TokenId>(100, 1234), 1 << 30, [](int, int32_t) {
         return ScriptedDrafter::Round{2, 2};
@@ -727,6 +730,7 @@ class Canceller : public Drafter {
 TEST_F(StepManyContractTest, ACancelInAStepIsOnesOwn) {
   for (const bool all : {false, true}) {
     SessionOptions options;
+    options.draft_tokens = 1;
     const auto canceller = std::make_shared<Canceller>();
     options.drafter = canceller;
     const auto one = Started(Prompt(4), options);
