@@ -72,6 +72,31 @@ ABSL_FLAG(int32_t, max_context, 0,
 ABSL_FLAG(std::string, draft_tokens, "auto",
           "tokens drafted per step, or auto; 0: plain decoding. Changes the "
           "speed and nothing else");
+ABSL_FLAG(std::string, rollback, "journal",
+          "how drafts in vain are taken back: journal, or slots, the reference "
+          "design, for comparison. Changes the speed and nothing else");
+ABSL_FLAG(float, temperature, 0.0f,
+          "0: always the likeliest token; 1: each as often as the model says; "
+          "above: more even");
+ABSL_FLAG(int32_t, top_k, 0, "only the so many likeliest tokens; 0: all");
+ABSL_FLAG(float, top_p, 1.0f,
+          "only the fewest likeliest tokens that together reach this "
+          "probability; 1: all");
+ABSL_FLAG(float, min_p, 0.0f,
+          "only tokens with this part of the likeliest one's probability; "
+          "0: all");
+ABSL_FLAG(std::optional<uint64_t>, seed, std::nullopt,
+          "of the random numbers: the same gives the same answers; empty: "
+          "another one for each answer, which --stats tells");
+ABSL_FLAG(float, repetition_penalty, 1.0f,
+          "above 1: tokens of the conversation become less likely");
+ABSL_FLAG(float, presence_penalty, 0.0f,
+          "above 0: tokens of the answer become less likely");
+ABSL_FLAG(float, frequency_penalty, 0.0f,
+          "above 0: the same for every time that they are there");
+ABSL_FLAG(std::vector<std::string>, stop, {},
+          "texts that end an answer before they are said, separated by "
+          "commas");
 ABSL_FLAG(int32_t, threads, 0, "threads; 0: as many as there are");
 ABSL_FLAG(bool, stats, false, "tell the speed and acceptance of each answer");
 
@@ -188,6 +213,23 @@ absl::StatusOr<Settings> ReadFlags(const char* program) {
     }
     settings.session.draft_tokens = number;
   }
+  const std::string rollback = absl::GetFlag(FLAGS_rollback);
+  if (rollback == "slots") {
+    settings.session.rollback = deltaedge::Rollback::kSlots;
+  } else if (rollback != "journal") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--rollback is \"", rollback, "\"; allowed are journal, slots"));
+  }
+  deltaedge::SamplingOptions& sampling = settings.generate.sampling;
+  sampling.temperature = absl::GetFlag(FLAGS_temperature);
+  sampling.top_k = absl::GetFlag(FLAGS_top_k);
+  sampling.top_p = absl::GetFlag(FLAGS_top_p);
+  sampling.min_p = absl::GetFlag(FLAGS_min_p);
+  sampling.seed = absl::GetFlag(FLAGS_seed);
+  sampling.repetition_penalty = absl::GetFlag(FLAGS_repetition_penalty);
+  sampling.presence_penalty = absl::GetFlag(FLAGS_presence_penalty);
+  sampling.frequency_penalty = absl::GetFlag(FLAGS_frequency_penalty);
+  settings.generate.stop_texts = absl::GetFlag(FLAGS_stop);
   const std::string thinking = absl::GetFlag(FLAGS_thinking);
   if (thinking == "on") {
     settings.render.thinking = deltaedge::Thinking::kOn;
@@ -244,6 +286,9 @@ void PrintStats(const Engine& engine, const SessionStats& s) {
       "%d steps, %d discarded\n",
       s.accepted, s.drafted, 100.0 * s.acceptance_rate(), s.tokens_per_step(),
       s.steps, s.discarded);
+  if (absl::GetFlag(FLAGS_temperature) > 0.0f) {
+    absl::FPrintF(stderr, "sampling  seed %d\n", s.seed);
+  }
   std::string per_position;
   for (size_t i = 0; i < s.tried_at.size(); ++i) {
     if (s.tried_at[i] == 0) break;

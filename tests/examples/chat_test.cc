@@ -128,6 +128,79 @@ TEST(Prompt, StatsTellSpeedAcceptanceAndTime) {
     EXPECT_TRUE(Has(outcome.err, part)) << outcome.err;
   }
   EXPECT_GT(Figure(outcome.err, "time", "ms:"), 0) << outcome.err;
+  EXPECT_FALSE(Has(outcome.err, "seed")) << "nothing is drawn";
+}
+
+// An answer that hardly anything but its seed decides.
+Outcome Warm(const Args& more) {
+  Args args = {"--prompt=What is a dog?",
+               "--temperature=4",
+               "--top_k=40",
+               "--top_p=0.98",
+               "--min_p=0.0001",
+               "--repetition_penalty=1.1",
+               "--presence_penalty=0.2",
+               "--frequency_penalty=0.1",
+               "--max_new_tokens=40",
+               "--stats"};
+  args.insert(args.end(), more.begin(), more.end());
+  Outcome outcome = RunToEnd(Chat(args));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  return outcome;
+}
+
+TEST(Prompt, TheSameSeedGivesTheSameAnswerWhateverIsDrafted) {
+  const Outcome outcome = Warm({"--seed=18446744073709551615"});
+  EXPECT_NE(outcome.out, kDog);
+  EXPECT_TRUE(Has(outcome.err, "seed 18446744073709551615\n")) << outcome.err;
+  EXPECT_NE(Warm({"--seed=1"}).out, outcome.out);
+  for (const Args& same : {Args{}, Args{"--draft_tokens=0"},
+                           Args{"--draft_tokens=3", "--rollback=slots"}}) {
+    Args args = same;
+    args.push_back("--seed=18446744073709551615");
+    EXPECT_EQ(Warm(args).out, outcome.out);
+  }
+}
+
+TEST(Prompt, ASeedThatWasDrawnIsToldAndGivesTheAnswerAgain) {
+  const Outcome outcome = Warm({});
+  const size_t begin = outcome.err.find("seed ");
+  ASSERT_NE(begin, std::string::npos) << outcome.err;
+  const std::string seed =
+      outcome.err.substr(begin + 5, outcome.err.find('\n', begin) - begin - 5);
+  EXPECT_EQ(Warm({"--seed=" + seed}).out, outcome.out);
+}
+
+// Each flag leads a hot answer back to the greedy one, or away from it.
+TEST(Prompt, SamplingFlagsTakeEffect) {
+  for (const char* flag : {"--top_k=1", "--top_p=0.000001", "--min_p=1"}) {
+    const Outcome outcome = RunToEnd(
+        Chat({"--prompt=What is a dog?", "--temperature=5", "--seed=3", flag}));
+    EXPECT_EQ(outcome.out, kDog) << flag;
+  }
+  for (const char* flag :
+       {"--temperature=5", "--repetition_penalty=5", "--presence_penalty=-90",
+        "--frequency_penalty=-90"}) {
+    const Outcome outcome = RunToEnd(Chat(
+        {"--prompt=What is a dog?", "--seed=3", flag, "--max_new_tokens=30"}));
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_NE(outcome.out, kDog) << flag;
+  }
+}
+
+TEST(Prompt, StopTextsEndTheAnswerBeforeThem) {
+  for (const char* stop : {"--stop= that has", "--stop=never, that has,man"}) {
+    for (const char* drafts : {"--draft_tokens=auto", "--draft_tokens=0"}) {
+      const Outcome outcome =
+          RunToEnd(Chat({"--prompt=What is a dog?", stop, drafts}));
+      EXPECT_EQ(outcome.status, 0);
+      EXPECT_EQ(outcome.out, "A dog is a member of the genus Canis\n");
+      EXPECT_EQ(outcome.err, "");
+    }
+  }
+  // Held back to the end.
+  EXPECT_EQ(RunToEnd(Chat({"--prompt=What is a dog?", "--stop=times.x"})).out,
+            kDog);
 }
 
 TEST(Prompt, SystemMessageIsPartOfThePrompt) {
@@ -215,9 +288,9 @@ TEST(Prompt, HelpIsNoError) {
     launch.args = {flag};
     const Outcome outcome = RunToEnd(launch);
     EXPECT_EQ(outcome.status, 0);
-    for (const char* name :
-         {"--target", "--draft", "--prompt", "--system", "--max_new_tokens",
-          "--draft_tokens", "--threads", "--stats"}) {
+    for (const char* name : {"--target", "--draft", "--prompt", "--system",
+                             "--max_new_tokens", "--draft_tokens", "--threads",
+                             "--stats", "--temperature", "--seed", "--stop"}) {
       EXPECT_TRUE(Has(outcome.out, name)) << name;
     }
     EXPECT_EQ(outcome.err, "");
@@ -252,6 +325,20 @@ TEST(Refuses, BadFlags) {
       {{"--draft_tokens=-1"}, "draft_tokens is -1"},
       {{"--draft_tokens=8"}, "draft_tokens is 8"},
       {{"--thinking=perhaps"}, "\"perhaps\""},
+      {{"--rollback=perhaps"}, "\"perhaps\"; allowed are journal, slots"},
+      {{"--temperature=-1"}, "temperature is -1; allowed are 0 to 100"},
+      {{"--temperature=nan"}, "temperature is nan"},
+      {{"--temperature=warm"}, "'warm'"},
+      {{"--top_k=-1"}, "top_k is -1"},
+      {{"--top_p=0"}, "top_p is 0"},
+      {{"--min_p=1.5"}, "min_p is 1.5"},
+      {{"--seed=-1"}, "'-1'"},
+      {{"--seed=18446744073709551616"}, "18446744073709551616"},
+      {{"--repetition_penalty=0"}, "repetition_penalty is 0"},
+      {{"--presence_penalty=inf"}, "presence_penalty is inf"},
+      {{"--frequency_penalty=-200"}, "frequency_penalty is -200"},
+      {{"--stop=a,,b"}, "stop_texts[1] has 0 bytes"},
+      {{"--stop=\xff"}, "stop_texts[0]"},
       {{"--stats=perhaps"}, "perhaps"},
       {{"--prompt="}, "--prompt is empty"},
       {{"--prompt", " \t"}, "--prompt is empty"},
