@@ -25,6 +25,7 @@
 #include "engine/base/mmap_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/config.h"
+#include "engine/model/dequantise.h"
 #include "engine/model/model_index.h"
 #include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
@@ -209,8 +210,10 @@ void ModelFile::BindWeights(int64_t first_segment) {
     const TensorEntry& tensor = *by_name.at(slot.name);
     const std::byte* const data = segments + tensor.offset_bytes;
     if (slot.matrix != nullptr) {
-      *slot.matrix =
-          MatrixView{data, tensor.type, tensor.shape[0], tensor.shape[1]};
+      const TensorLayout layout = *LayoutOf(tensor.type, tensor.shape);
+      *slot.matrix = MatrixView{
+          data, tensor.type, tensor.shape[0], tensor.shape[1],
+          layout.scale_bytes == 0 ? nullptr : data + layout.scale_offset};
     } else {
       *slot.vector = reinterpret_cast<const float*>(data);
     }
@@ -239,6 +242,15 @@ absl::Status ModelFile::CheckContents(int64_t index_end,
       return absl::DataLossError(absl::StrFormat(
           "tensor '%s' is damaged: checksum %08x, the index tells of %08x",
           tensor->name, checksum, tensor->checksum));
+    }
+    const TensorLayout layout = *LayoutOf(tensor->type, tensor->shape);
+    const absl::Status scales = CheckScales(
+        tensor->type,
+        absl::MakeConstSpan(file_.data() + begin, tensor->size_bytes)
+            .subspan(layout.scale_offset, layout.scale_bytes));
+    if (!scales.ok()) {
+      return absl::DataLossError(
+          absl::StrCat("tensor '", tensor->name, "': ", scales.message()));
     }
     end = begin + tensor->size_bytes;
   }

@@ -41,8 +41,8 @@ class ModelFile {
     // all there. Takes time in proportion to the vocabulary, not to the
     // weights.
     kStructure,
-    // Also every byte of every segment and of the padding: reads the whole
-    // file.
+    // Also every byte of every segment and of the padding, and that scales of
+    // quantised matrices are positive normal numbers: reads the whole file.
     kChecksums,
   };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/base/checked_math.h"
@@ -202,11 +204,24 @@ absl::Status CheckTensors(const std::vector<TensorEntry>& tensors,
           "tensor '", tensor.name, "' is ", ShapeText(tensor.shape),
           ", the config makes it ", ShapeText(slot.shape)));
     }
-    if (tensor.type != WeightType::kF32) {
+    const absl::Span<const WeightType> allowed =
+        absl::MakeConstSpan(kWeightTypes)
+            .first(slot.role == TensorRole::kFloat ? 1
+                                                   : std::size(kWeightTypes));
+    if (std::find(allowed.begin(), allowed.end(), tensor.type) ==
+        allowed.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "tensor '", tensor.name, "' has type ", static_cast<int>(tensor.type),
-          " (", WeightTypeName(tensor.type), "), allowed is ",
-          WeightTypeName(WeightType::kF32)));
+          " (", WeightTypeName(tensor.type), "), allowed are ",
+          absl::StrJoin(allowed, ", ", [](std::string* out, WeightType type) {
+            absl::StrAppend(out, WeightTypeName(type));
+          })));
+    }
+    if (tensor.type == WeightType::kQ4 && tensor.shape[1] % kQ4Block != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor '", tensor.name, "' is ", ShapeText(tensor.shape), ", type ",
+          WeightTypeName(tensor.type), " needs multiples of ", kQ4Block,
+          " for columns"));
     }
     const std::optional<int64_t> bytes = TensorBytes(tensor.type, tensor.shape);
     if (!bytes.has_value() || *bytes != tensor.size_bytes) {
@@ -301,12 +316,15 @@ schema::SlidingMask ToSchema(SlidingMask mask) {
 schema::TensorType ToSchema(WeightType type) {
   switch (type) {
     case WeightType::kUnknown:
-    case WeightType::kQ8:
-    case WeightType::kQ4:
-    case WeightType::kQ8W:
       break;
     case WeightType::kF32:
       return schema::TensorType::F32;
+    case WeightType::kQ8:
+      return schema::TensorType::Q8;
+    case WeightType::kQ4:
+      return schema::TensorType::Q4;
+    case WeightType::kQ8W:
+      return schema::TensorType::Q8W;
   }
   return schema::TensorType::Unknown;
 }
@@ -546,6 +564,15 @@ absl::StatusOr<TensorEntry> GetTensor(const schema::Tensor& tensor) {
   switch (tensor.type()) {
     case schema::TensorType::F32:
       entry.type = WeightType::kF32;
+      break;
+    case schema::TensorType::Q8:
+      entry.type = WeightType::kQ8;
+      break;
+    case schema::TensorType::Q4:
+      entry.type = WeightType::kQ4;
+      break;
+    case schema::TensorType::Q8W:
+      entry.type = WeightType::kQ8W;
       break;
     default:
       return NotKnown(what, tensor.type());

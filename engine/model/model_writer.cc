@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 #include "engine/base/checked_math.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/dequantise.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_index.h"
 #include "engine/model/tensor_list.h"
@@ -42,7 +43,7 @@ ModelWriter::ModelWriter(std::string path, ModelContents contents,
                          std::vector<TensorSpec> tensors)
     : path_(std::move(path)),
       tensors_(std::move(tensors)),
-      written_bytes_(tensors_.size(), 0) {
+      progress_(tensors_.size()) {
   index_.contents = std::move(contents);
 }
 
@@ -74,7 +75,9 @@ absl::Status ModelWriter::PlaceSegments() {
     entry.type = spec.type;
     entry.shape = spec.shape;
     // Of an unsound tensor nothing is known; CheckIndex() tells what is wrong.
-    entry.size_bytes = TensorBytes(spec.type, spec.shape).value_or(0);
+    TensorLayout& layout = progress_[index_.tensors.size()].layout;
+    layout = LayoutOf(spec.type, spec.shape).value_or(TensorLayout());
+    entry.size_bytes = layout.size_bytes();
     entry.offset_bytes = end;
     const std::optional<int64_t> sum = CheckedAdd(end, entry.size_bytes);
     const std::optional<int64_t> next =
@@ -125,20 +128,14 @@ absl::Status ModelWriter::OpenTemporary() {
 }
 
 absl::Status ModelWriter::Begin(absl::string_view name) {
-  if (current_ >= 0) {
-    const TensorEntry& current = index_.tensors[current_];
-    if (written_bytes_[current_] != current.size_bytes) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "tensor '", current.name, "' of '", path_, "' has ",
-          written_bytes_[current_], " of its ", current.size_bytes, " bytes"));
-    }
-  }
+  if (current_ >= 0) DELTAEDGE_RETURN_IF_ERROR(CheckComplete(current_));
   const auto it = position_of_.find(name);
   if (it == position_of_.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor '", name, "' of '", path_, "' is not announced"));
   }
-  if (written_bytes_[it->second] != 0) {
+  const Progress& progress = progress_[it->second];
+  if (progress.numbers.bytes != 0 || progress.scales.bytes != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor '", name, "' of '", path_, "' is written twice"));
   }
@@ -146,33 +143,69 @@ absl::Status ModelWriter::Begin(absl::string_view name) {
   return absl::OkStatus();
 }
 
-absl::Status ModelWriter::Append(absl::Span<const std::byte> bytes) {
+absl::Status ModelWriter::AppendPart(absl::Span<const std::byte> bytes,
+                                     bool is_scales) {
   if (file_ < 0 || current_ < 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("no tensor of '", path_, "' was begun"));
   }
-  TensorEntry& tensor = index_.tensors[current_];
-  int64_t& written = written_bytes_[current_];
-  if (bytes.size() > static_cast<uint64_t>(tensor.size_bytes - written)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensor '", tensor.name, "' of '", path_, "' has ", tensor.size_bytes,
-        " bytes, but ", written, " and ", bytes.size(), " are given"));
+  const TensorEntry& tensor = index_.tensors[current_];
+  Progress& progress = progress_[current_];
+  const TensorLayout& layout = progress.layout;
+  Part& part = is_scales ? progress.scales : progress.numbers;
+  const int64_t most = is_scales ? layout.scale_bytes : layout.number_bytes;
+  if (bytes.size() > static_cast<uint64_t>(most - part.bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", tensor.name, "' of '", path_, "' has ", most,
+                     " bytes of ", is_scales ? "scales" : "numbers", ", but ",
+                     part.bytes, " and ", bytes.size(), " are given"));
   }
-  DELTAEDGE_RETURN_IF_ERROR(
-      WriteAt(first_segment_ + tensor.offset_bytes + written, bytes.data(),
-              bytes.size()));
-  tensor.checksum = static_cast<uint32_t>(absl::ExtendCrc32c(
-      absl::crc32c_t{tensor.checksum},
+  DELTAEDGE_RETURN_IF_ERROR(WriteAt(first_segment_ + tensor.offset_bytes +
+                                        (is_scales ? layout.scale_offset : 0) +
+                                        part.bytes,
+                                    bytes.data(), bytes.size()));
+  part.checksum = static_cast<uint32_t>(absl::ExtendCrc32c(
+      absl::crc32c_t{part.checksum},
       absl::string_view(reinterpret_cast<const char*>(bytes.data()),
                         bytes.size())));
-  written += static_cast<int64_t>(bytes.size());
+  part.bytes += static_cast<int64_t>(bytes.size());
   return absl::OkStatus();
+}
+
+absl::Status ModelWriter::Append(absl::Span<const std::byte> bytes) {
+  return AppendPart(bytes, /*is_scales=*/false);
 }
 
 absl::Status ModelWriter::Append(absl::Span<const float> values) {
   return Append(
       absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
                           values.size() * sizeof(float)));
+}
+
+absl::Status ModelWriter::AppendScales(absl::Span<const std::byte> bytes) {
+  if (current_ >= 0) {
+    const TensorEntry& tensor = index_.tensors[current_];
+    const absl::Status status = CheckScales(tensor.type, bytes);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor '", tensor.name, "' of '", path_, "': ", status.message()));
+    }
+  }
+  return AppendPart(bytes, /*is_scales=*/true);
+}
+
+absl::Status ModelWriter::CheckComplete(size_t i) const {
+  const Progress& progress = progress_[i];
+  const TensorLayout& layout = progress.layout;
+  if (progress.numbers.bytes == layout.number_bytes &&
+      progress.scales.bytes == layout.scale_bytes) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "tensor '", index_.tensors[i].name, "' of '", path_, "' has ",
+      progress.numbers.bytes, " of its ", layout.number_bytes,
+      " bytes of numbers, ", progress.scales.bytes, " of its ",
+      layout.scale_bytes, " bytes of scales"));
 }
 
 absl::Status ModelWriter::Finish(uint64_t fingerprint) {
@@ -185,12 +218,14 @@ absl::Status ModelWriter::Finish(uint64_t fingerprint) {
         absl::StrCat("the fingerprint of '", path_, "' is 0"));
   }
   for (size_t i = 0; i < index_.tensors.size(); ++i) {
-    const TensorEntry& tensor = index_.tensors[i];
-    if (written_bytes_[i] != tensor.size_bytes) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "tensor '", tensor.name, "' of '", path_, "' has ", written_bytes_[i],
-          " of its ", tensor.size_bytes, " bytes"));
-    }
+    DELTAEDGE_RETURN_IF_ERROR(CheckComplete(i));
+    const auto& [layout, numbers, scales] = progress_[i];
+    const absl::crc32c_t padded = absl::ExtendCrc32cByZeroes(
+        absl::crc32c_t{numbers.checksum},
+        static_cast<size_t>(layout.scale_offset - layout.number_bytes));
+    index_.tensors[i].checksum = static_cast<uint32_t>(
+        absl::ConcatCrc32c(padded, absl::crc32c_t{scales.checksum},
+                           static_cast<size_t>(layout.scale_bytes)));
   }
   index_.fingerprint = fingerprint;
   DELTAEDGE_ASSIGN_OR_RETURN(const std::string index, SerializeIndex(index_));

@@ -64,11 +64,17 @@ class ModelWriter {
   // before is not complete.
   absl::Status Begin(absl::string_view name);
 
-  // The next bytes of the tensor, row-major, as its type lays them out.
-  // InvalidArgument: more than its shape holds. FailedPrecondition: no Begin().
-  // ResourceExhausted and others: the system could not write; names the file.
+  // The next bytes of the tensor's numbers, row-major, as its type lays them
+  // out. InvalidArgument: more than its shape holds. FailedPrecondition: no
+  // Begin(). ResourceExhausted and others: the system could not write; names
+  // the file.
   absl::Status Append(absl::Span<const std::byte> bytes);
   absl::Status Append(absl::Span<const float> values);
+
+  // The next whole scales of a tensor of a type that has them, before, after or
+  // between its numbers. Errors as Append; InvalidArgument also: one that is
+  // not a positive normal number.
+  absl::Status AppendScales(absl::Span<const std::byte> bytes);
 
   // Writes the index, makes all of it durable and puts the file in its place.
   // `fingerprint` is TargetFingerprint() or DraftFingerprint().
@@ -82,8 +88,21 @@ class ModelWriter {
   ModelWriter(std::string path, ModelContents contents,
               std::vector<TensorSpec> tensors);
 
+  // What has been written of one of the two parts of a tensor.
+  struct Part {
+    int64_t bytes = 0;
+    uint32_t checksum = 0;
+  };
+  struct Progress {
+    TensorLayout layout;
+    Part numbers, scales;
+  };
+
   absl::Status PlaceSegments();
   absl::Status OpenTemporary();
+  // FailedPrecondition unless both parts of tensor `i` are there.
+  absl::Status CheckComplete(size_t i) const;
+  absl::Status AppendPart(absl::Span<const std::byte> bytes, bool is_scales);
   absl::Status WriteAt(int64_t position, const void* data, size_t bytes);
   absl::Status SystemError(int error, absl::string_view action) const;
 
@@ -91,7 +110,7 @@ class ModelWriter {
   const std::vector<TensorSpec> tensors_;
   ModelIndex index_;
   absl::flat_hash_map<std::string, size_t> position_of_;  // In index_.tensors.
-  std::vector<int64_t> written_bytes_;                    // Per tensor.
+  std::vector<Progress> progress_;                        // Per tensor.
   int64_t index_bytes_ = 0;
   int64_t first_segment_ = 0;
   int64_t segment_bytes_ = 0;

@@ -16,6 +16,7 @@
 #include "engine/base/checked_math.h"
 #include "engine/model/config.h"
 #include "engine/model/weights.h"
+#include "schema/header.h"
 
 namespace deltaedge {
 namespace {
@@ -23,14 +24,14 @@ namespace {
 class SlotList {
  public:
   void Matrix(absl::string_view name, int32_t rows, int32_t cols,
-              MatrixView* matrix) {
+              MatrixView* matrix, TensorRole role = TensorRole::kMatrix) {
     slots_.push_back(
-        {absl::StrCat(prefix_, name), {rows, cols}, matrix, nullptr});
+        {absl::StrCat(prefix_, name), {rows, cols}, matrix, nullptr, role});
   }
   void Floats(absl::string_view name, std::vector<int32_t> shape,
               const float** vector) {
-    slots_.push_back(
-        {absl::StrCat(prefix_, name), std::move(shape), nullptr, vector});
+    slots_.push_back({absl::StrCat(prefix_, name), std::move(shape), nullptr,
+                      vector, TensorRole::kFloat});
   }
   void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
 
@@ -43,16 +44,21 @@ class SlotList {
 
 void AddGdn(const GdnConfig& gdn, int32_t hidden, GdnWeights* weights,
             SlotList* list) {
-  list->Matrix("gdn.in_qkv", gdn.conv_channels(), hidden, &weights->in_qkv);
-  list->Matrix("gdn.in_z", gdn.values(), hidden, &weights->in_z);
-  list->Matrix("gdn.in_b", gdn.value_heads, hidden, &weights->in_b);
-  list->Matrix("gdn.in_a", gdn.value_heads, hidden, &weights->in_a);
+  list->Matrix("gdn.in_qkv", gdn.conv_channels(), hidden, &weights->in_qkv,
+               TensorRole::kGdn);
+  list->Matrix("gdn.in_z", gdn.values(), hidden, &weights->in_z,
+               TensorRole::kGdn);
+  list->Matrix("gdn.in_b", gdn.value_heads, hidden, &weights->in_b,
+               TensorRole::kFloat);
+  list->Matrix("gdn.in_a", gdn.value_heads, hidden, &weights->in_a,
+               TensorRole::kFloat);
   list->Floats("gdn.conv", {gdn.conv_width, gdn.conv_channels()},
                &weights->conv);
   list->Floats("gdn.neg_exp_a", {gdn.value_heads}, &weights->neg_exp_a);
   list->Floats("gdn.dt_bias", {gdn.value_heads}, &weights->dt_bias);
   list->Floats("gdn.norm", {gdn.value_dim}, &weights->norm);
-  list->Matrix("gdn.out", hidden, gdn.values(), &weights->out);
+  list->Matrix("gdn.out", hidden, gdn.values(), &weights->out,
+               TensorRole::kGdn);
 }
 
 void AddAttention(const AttentionConfig& attention, int32_t hidden,
@@ -77,8 +83,8 @@ std::vector<TensorSpec> ToSpecs(std::vector<TensorSlot> slots) {
   std::vector<TensorSpec> specs;
   specs.reserve(slots.size());
   for (TensorSlot& slot : slots) {
-    specs.push_back(
-        {std::move(slot.name), WeightType::kF32, std::move(slot.shape)});
+    specs.push_back({std::move(slot.name), WeightType::kF32,
+                     std::move(slot.shape), slot.role});
   }
   return specs;
 }
@@ -90,7 +96,8 @@ std::vector<TensorSlot> TensorSlots(const TargetConfig& config,
   const int32_t hidden = config.hidden_size;
   weights->layers.resize(config.layers.size());
   SlotList list;
-  list.Matrix("embedding", config.vocab_size, hidden, &weights->embedding);
+  list.Matrix("embedding", config.vocab_size, hidden, &weights->embedding,
+              TensorRole::kHead);
   for (size_t i = 0; i < config.layers.size(); ++i) {
     TargetLayerWeights& layer = weights->layers[i];
     list.set_prefix(absl::StrCat("layers.", i, "."));
@@ -110,7 +117,8 @@ std::vector<TensorSlot> TensorSlots(const TargetConfig& config,
   list.set_prefix("");
   list.Floats("final_norm", {hidden}, &weights->final_norm);
   if (!config.tied_head) {
-    list.Matrix("head", config.vocab_size, hidden, &weights->head);
+    list.Matrix("head", config.vocab_size, hidden, &weights->head,
+                TensorRole::kHead);
   }
   return list.Take();
 }
@@ -148,17 +156,53 @@ std::vector<TensorSpec> TensorSpecs(const DraftConfig& config) {
   return ToSpecs(TensorSlots(config, &weights));
 }
 
-std::optional<int64_t> TensorBytes(WeightType type,
-                                   absl::Span<const int32_t> shape) {
-  if (type != WeightType::kF32) return std::nullopt;
-  int64_t bytes = sizeof(float);
+std::optional<TensorLayout> LayoutOf(WeightType type,
+                                     absl::Span<const int32_t> shape) {
+  int64_t elements = 1;
   for (const int32_t dimension : shape) {
     if (dimension <= 0) return std::nullopt;
-    const std::optional<int64_t> product = CheckedMul(bytes, dimension);
+    const std::optional<int64_t> product = CheckedMul(elements, dimension);
     if (!product.has_value()) return std::nullopt;
-    bytes = *product;
+    elements = *product;
   }
-  return bytes;
+  const bool is_matrix = shape.size() == 2;
+  TensorLayout layout;
+  switch (type) {
+    case WeightType::kF32: {
+      const std::optional<int64_t> bytes = CheckedMul(elements, sizeof(float));
+      if (!bytes.has_value()) return std::nullopt;
+      layout.number_bytes = layout.scale_offset = *bytes;
+      return layout;
+    }
+    case WeightType::kQ8:
+    case WeightType::kQ8W:
+      if (!is_matrix) return std::nullopt;
+      layout.number_bytes = elements;
+      layout.scale_bytes = int64_t{shape[0]} * sizeof(float);
+      break;
+    case WeightType::kQ4:
+      if (!is_matrix || shape[1] % kQ4Block != 0) return std::nullopt;
+      layout.number_bytes = elements / 2;
+      layout.scale_bytes = elements / kQ4Block * sizeof(uint16_t);
+      break;
+    default:
+      return std::nullopt;
+  }
+  const std::optional<int64_t> offset =
+      CheckedRoundUp(layout.number_bytes, schema::kSegmentAlignment);
+  if (!offset.has_value() ||
+      !CheckedAdd(*offset, layout.scale_bytes).has_value()) {
+    return std::nullopt;
+  }
+  layout.scale_offset = *offset;
+  return layout;
+}
+
+std::optional<int64_t> TensorBytes(WeightType type,
+                                   absl::Span<const int32_t> shape) {
+  const std::optional<TensorLayout> layout = LayoutOf(type, shape);
+  if (!layout.has_value()) return std::nullopt;
+  return layout->size_bytes();
 }
 
 absl::string_view WeightTypeName(WeightType type) {

@@ -19,21 +19,30 @@ namespace deltaedge {
 // checks of both walk the same list, so that none of them can know a tensor
 // that another does not.
 
+// What a tensor is to those who choose types.
+enum class TensorRole {
+  kFloat,   // Always kF32: norms, convolution, decay, projections of the gates.
+  kHead,    // Embedding table and output matrix.
+  kGdn,     // Projections into and out of a gated delta layer.
+  kMatrix,  // All other matrices.
+};
+
 // A tensor as it is announced to a writer.
 struct TensorSpec {
   std::string name;
   WeightType type = WeightType::kF32;
   std::vector<int32_t> shape;  // Outermost dimension first; 1 or 2 of them.
+  TensorRole role = TensorRole::kFloat;
 };
 
 // A tensor that a model has, and the place in its weights that shows it.
-// Exactly one of the two pointers is set: a matrix may be of any type, all else
-// is float.
+// Exactly one of the two pointers is set.
 struct TensorSlot {
   std::string name;
   std::vector<int32_t> shape;
   MatrixView* matrix = nullptr;
   const float** vector = nullptr;
+  TensorRole role = TensorRole::kFloat;
 };
 
 // All tensors of a model of this config, which has passed Validate(), in the
@@ -50,13 +59,31 @@ std::vector<TensorSlot> TensorSlots(const DraftConfig& config,
 std::vector<TensorSpec> TensorSpecs(const TargetConfig& config);
 std::vector<TensorSpec> TensorSpecs(const DraftConfig& config);
 
-// Bytes of a tensor in a file, without padding. Nothing if the type is unknown,
-// a dimension is not positive, or the product does not fit int64_t.
+// The parts of a tensor in its segment, in bytes: numbers from the start, then,
+// if the type has scales, zeros up to a multiple of 64, then the scales.
+struct TensorLayout {
+  int64_t number_bytes = 0;
+  int64_t scale_offset = 0;
+  int64_t scale_bytes = 0;  // 0: no scales, and scale_offset == number_bytes.
+
+  int64_t size_bytes() const { return scale_offset + scale_bytes; }
+};
+
+// Nothing if the type is unknown, a dimension is not positive or not one that
+// the type can have, or the size does not fit int64_t.
+std::optional<TensorLayout> LayoutOf(WeightType type,
+                                     absl::Span<const int32_t> shape);
+
+// Its size_bytes().
 std::optional<int64_t> TensorBytes(WeightType type,
                                    absl::Span<const int32_t> shape);
 
-// "f32" and the like, for messages; "unknown" for others.
+// "f32", "q8" and so on; "unknown" for others.
 absl::string_view WeightTypeName(WeightType type);
+
+// All that a file may hold, kF32 first.
+inline constexpr WeightType kWeightTypes[] = {
+    WeightType::kF32, WeightType::kQ8, WeightType::kQ4, WeightType::kQ8W};
 
 // "[3, 4]", for messages.
 std::string ShapeText(absl::Span<const int32_t> shape);

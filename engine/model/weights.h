@@ -13,9 +13,8 @@ namespace deltaedge {
 enum class WeightType {
   kUnknown = 0,
   kF32 = 1,  // float
-  // int8 with one float scale for each row: w = scale * q, q in -127 .. 127.
-  // Products round each input row to int8 with a scale and zero point of its
-  // own.
+  // int8 with one float scale for each row: w = scale * q. Products round each
+  // input row to int8 with a scale and zero point of its own.
   kQ8 = 2,
   // 4 bits with one bfloat16 scale for each 32 numbers of a row:
   // w = scale * (q - 8), q in 0 .. 15. cols is a multiple of 32. Inputs as kQ8.
@@ -27,6 +26,8 @@ enum class WeightType {
 // Numbers that share a scale in kQ4.
 inline constexpr int32_t kQ4Block = 32;
 
+// Every scale is positive and normal: no zero, subnormal, infinity or NaN.
+
 // A borrowed matrix [rows, cols], row-major: y = W x, so rows are outputs.
 // Lives as long as the ModelFile it came from. Null data: absent.
 struct MatrixView {
@@ -37,7 +38,8 @@ struct MatrixView {
   WeightType type = WeightType::kUnknown;
   int32_t rows = 0;
   int32_t cols = 0;
-  // kQ8, kQ8W: float [rows]. kQ4: bfloat16 [rows, cols / 32]. kF32: null.
+  // kQ8, kQ8W: float [rows]. kQ4: bfloat16 [rows, cols / 32], the upper halves
+  // of floats. kF32: null.
   const void* scales = nullptr;
 
   // Only for kF32.
@@ -56,8 +58,8 @@ struct MlpWeights {
 struct GdnWeights {
   MatrixView in_qkv;  // [2*Hk*Dk + Hv*Dv, H]: q heads, k heads, v heads
   MatrixView in_z;    // [Hv*Dv, H]
-  MatrixView in_b;    // [Hv, H]
-  MatrixView in_a;    // [Hv, H]
+  MatrixView in_b;    // [Hv, H], kF32
+  MatrixView in_a;    // [Hv, H], kF32
   MatrixView out;     // [H, Hv*Dv]
   const float* conv =
       nullptr;  // [4, 2*Hk*Dk + Hv*Dv], tap 3 is the current column

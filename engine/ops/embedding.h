@@ -9,9 +9,10 @@
 
 namespace deltaedge {
 
-// Copies the rows of `table` [V, H] that `tokens` name, in their order, to x:
-// [tokens.size(), H], dense. The table must be kF32 and every token in
-// 0 .. V-1: the model file and the session have seen to that. Any thread.
+// The rows of `table` [V, H] that `tokens` name, in their order: x
+// [tokens.size(), H], dense. The table stays as it is stored, of any type; only
+// these rows become floats (engine/model/dequantise.h). Every token is in
+// 0 .. V-1: the session has seen to that. Any thread.
 void EmbedRows(const MatrixView& table, absl::Span<const TokenId> tokens,
                float* x);
 

@@ -17,6 +17,7 @@
 #include "engine/model/model_file.h"
 #include "engine/model/model_index.h"
 #include "engine/model/tensor_list.h"
+#include "engine/model/weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schema/header.h"
@@ -27,20 +28,27 @@ namespace {
 
 using ::deltaedge::testing::kTinyDraftFingerprint;
 using ::deltaedge::testing::kTinyTargetFingerprint;
+using ::deltaedge::testing::kTinyWideFingerprint;
+using ::deltaedge::testing::QuantisedSpecs;
 using ::deltaedge::testing::ReadFile;
+using ::deltaedge::testing::Specs;
 using ::deltaedge::testing::TempPath;
 using ::deltaedge::testing::TinyDraft;
 using ::deltaedge::testing::TinyTarget;
+using ::deltaedge::testing::TinyWideTarget;
 using ::deltaedge::testing::WriteTinyModel;
 using ::testing::Contains;
 
 constexpr char kTarget[] = "tests/testdata/model/target_v1.gdn";
 constexpr char kDraft[] = "tests/testdata/model/draft_v1.gdn";
+constexpr char kQuantised[] = "tests/testdata/model/quantised_v2.gdn";
 
 void ExpectSameBytes(const std::string& file, const ModelContents& contents,
+                     const std::vector<TensorSpec>& specs,
                      uint64_t fingerprint) {
   const std::string path = TempPath("written.gdn");
-  ASSERT_EQ(WriteTinyModel(path, contents, fingerprint), absl::OkStatus());
+  ASSERT_EQ(WriteTinyModel(path, contents, specs, fingerprint),
+            absl::OkStatus());
   const std::string written = ReadFile(path);
   const std::string golden = ReadFile(file);
   ASSERT_EQ(written.size(), golden.size());
@@ -50,8 +58,12 @@ void ExpectSameBytes(const std::string& file, const ModelContents& contents,
 }
 
 TEST(FormatTest, WriterMakesTheGoldenBytes) {
-  ExpectSameBytes(kTarget, TinyTarget(), kTinyTargetFingerprint);
-  ExpectSameBytes(kDraft, TinyDraft(), kTinyDraftFingerprint);
+  ExpectSameBytes(kTarget, TinyTarget(), Specs(TinyTarget()),
+                  kTinyTargetFingerprint);
+  ExpectSameBytes(kDraft, TinyDraft(), Specs(TinyDraft()),
+                  kTinyDraftFingerprint);
+  ExpectSameBytes(kQuantised, TinyWideTarget(),
+                  QuantisedSpecs(TinyWideTarget()), kTinyWideFingerprint);
 }
 
 TEST(FormatTest, FilesOfRevisionOneOpen) {
@@ -62,13 +74,41 @@ TEST(FormatTest, FilesOfRevisionOneOpen) {
   EXPECT_EQ(CheckPair(**target, **draft), absl::OkStatus());
 }
 
-// The example of FORMAT.md, line by line as it stands there.
-TEST(FormatTest, ExampleOfFormatMd) {
+TEST(FormatTest, FilesOfRevisionTwoOpen) {
+  const auto target =
+      ModelFile::Open(kQuantised, ModelFile::Verify::kChecksums);
+  ASSERT_EQ(target.status(), absl::OkStatus());
+  EXPECT_EQ((*target)->target_weights().embedding.type, WeightType::kQ4);
+}
+
+std::vector<std::string> LinesOfFormatMd() {
   std::vector<std::string> lines;
   for (const absl::string_view line :
        absl::StrSplit(ReadFile("schema/FORMAT.md"), '\n')) {
     lines.emplace_back(absl::StripAsciiWhitespace(line));
   }
+  return lines;
+}
+
+// The examples of FORMAT.md, line by line as they stand there.
+TEST(FormatTest, ExampleWithScalesOfFormatMd) {
+  const std::vector<std::string> lines = LinesOfFormatMd();
+  const auto opened = ModelFile::Open(kQuantised);
+  ASSERT_EQ(opened.status(), absl::OkStatus());
+  for (const TensorEntry& tensor : (*opened)->tensors()) {
+    const TensorLayout layout = LayoutOf(tensor.type, tensor.shape).value();
+    const std::string type = absl::AsciiStrToUpper(WeightTypeName(tensor.type));
+    EXPECT_THAT(lines,
+                Contains(absl::StrFormat(
+                    "| `%s` | %s | %s | %d | %d | %d | %d | `%08x` |",
+                    tensor.name, ShapeText(tensor.shape), type,
+                    65536 + tensor.offset_bytes, layout.number_bytes,
+                    layout.scale_bytes, tensor.size_bytes, tensor.checksum)));
+  }
+}
+
+TEST(FormatTest, ExampleOfFormatMd) {
+  const std::vector<std::string> lines = LinesOfFormatMd();
   const std::string file = ReadFile(kTarget);
   const auto opened = ModelFile::Open(kTarget);
   ASSERT_EQ(opened.status(), absl::OkStatus());

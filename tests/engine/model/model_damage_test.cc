@@ -13,12 +13,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/crc/crc32c.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/model/config.h"
+#include "engine/model/dequantise.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
 #include "engine/model/model_index.h"
+#include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
 #include "flatbuffers/flatbuffers.h"
 #include "gmock/gmock.h"
@@ -32,25 +36,41 @@ namespace {
 
 using ::deltaedge::testing::HeaderAndIndex;
 using ::deltaedge::testing::PlacedIndex;
+using ::deltaedge::testing::QuantisedSpecs;
 using ::deltaedge::testing::ReadFile;
 using ::deltaedge::testing::Reseal;
 using ::deltaedge::testing::SegmentBytes;
+using ::deltaedge::testing::Specs;
 using ::deltaedge::testing::TempPath;
 using ::deltaedge::testing::TinyDraft;
 using ::deltaedge::testing::TinyTarget;
+using ::deltaedge::testing::TinyWideTarget;
 using ::deltaedge::testing::WriteFile;
 using ::deltaedge::testing::WriteTinyModel;
 using ::testing::HasSubstr;
 
-std::string TinyFile(const ModelContents& contents) {
+std::string TinyFile(const ModelContents& contents,
+                     const std::vector<TensorSpec>& specs) {
   const std::string path = TempPath("sound.gdn");
-  EXPECT_EQ(WriteTinyModel(path, contents, 77), absl::OkStatus());
+  EXPECT_EQ(WriteTinyModel(path, contents, specs, 77), absl::OkStatus());
   return ReadFile(path);
+}
+
+std::string TinyFile(const ModelContents& contents) {
+  return TinyFile(contents, Specs(contents));
+}
+
+std::string QuantisedFile() {
+  return TinyFile(TinyWideTarget(), QuantisedSpecs(TinyWideTarget()));
 }
 
 float Touch(const MatrixView& matrix) {
   if (matrix.data == nullptr) return 0;
-  return matrix.f32()[0] + matrix.f32()[int64_t{matrix.rows} * matrix.cols - 1];
+  std::vector<float> row(matrix.cols);
+  DequantiseRow(matrix, 0, row.data());
+  const float first = row[0];
+  DequantiseRow(matrix, matrix.rows - 1, row.data());
+  return first + row[matrix.cols - 1];
 }
 
 float Touch(const AttentionWeights& w, int32_t head_dim) {
@@ -146,15 +166,16 @@ size_t Next(size_t i, size_t index_end) {
 }
 
 TEST(ModelDamageTest, TruncatedAtEveryLength) {
-  const std::string sound = TinyFile(TinyTarget());
-  const size_t index_end = IndexEnd(sound);
-  Patched file(sound);
-  for (size_t i = 0; i < sound.size(); i = Next(i, index_end)) {
-    file.Truncate(i);
-    const absl::Status status = ModelFile::Open(file.path()).status();
-    ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss)
-        << i << ": " << status;
-    file.Restore();
+  for (const std::string& sound : {TinyFile(TinyTarget()), QuantisedFile()}) {
+    const size_t index_end = IndexEnd(sound);
+    Patched file(sound);
+    for (size_t i = 0; i < sound.size(); i = Next(i, index_end)) {
+      file.Truncate(i);
+      const absl::Status status = ModelFile::Open(file.path()).status();
+      ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss)
+          << i << ": " << status;
+      file.Restore();
+    }
   }
 }
 
@@ -165,8 +186,7 @@ TEST(ModelDamageTest, OneByteTooMany) {
   EXPECT_THAT(status.message(), HasSubstr("behind the end"));
 }
 
-void FlipEveryByteOfHeaderAndIndex(const ModelContents& contents) {
-  const std::string sound = TinyFile(contents);
+void FlipEveryByteOfHeaderAndIndex(const std::string& sound) {
   const size_t end = IndexEnd(sound);
   Patched file(sound);
   int working = 0;
@@ -202,26 +222,32 @@ void FlipEveryByteOfHeaderAndIndex(const ModelContents& contents) {
 }
 
 TEST(ModelDamageTest, EveryByteOfATargetsHeaderAndIndexFlipped) {
-  FlipEveryByteOfHeaderAndIndex(TinyTarget());
+  FlipEveryByteOfHeaderAndIndex(TinyFile(TinyTarget()));
 }
 
 TEST(ModelDamageTest, EveryByteOfADraftsHeaderAndIndexFlipped) {
-  FlipEveryByteOfHeaderAndIndex(TinyDraft());
+  FlipEveryByteOfHeaderAndIndex(TinyFile(TinyDraft()));
+}
+
+TEST(ModelDamageTest, EveryByteOfAQuantisedHeaderAndIndexFlipped) {
+  FlipEveryByteOfHeaderAndIndex(QuantisedFile());
 }
 
 TEST(ModelDamageTest, ChecksumsFindEveryFlippedByte) {
-  const std::string sound = TinyFile(TinyTarget());
-  const size_t index_end = IndexEnd(sound);
-  Patched file(sound);
-  for (size_t i = 0; i < sound.size(); i = Next(i, index_end)) {
-    const uint8_t byte = file.at(i);
-    file.Put(i, byte ^ 0x04);
-    ASSERT_FALSE(
-        ModelFile::Open(file.path(), ModelFile::Verify::kChecksums).ok())
-        << i;
-    file.Put(i, byte);
+  for (const std::string& sound : {TinyFile(TinyTarget()), QuantisedFile()}) {
+    const size_t index_end = IndexEnd(sound);
+    Patched file(sound);
+    for (size_t i = 0; i < sound.size(); i = Next(i, index_end)) {
+      const uint8_t byte = file.at(i);
+      file.Put(i, byte ^ 0x04);
+      ASSERT_FALSE(
+          ModelFile::Open(file.path(), ModelFile::Verify::kChecksums).ok())
+          << i;
+      file.Put(i, byte);
+    }
+    EXPECT_TRUE(
+        ModelFile::Open(file.path(), ModelFile::Verify::kChecksums).ok());
   }
-  EXPECT_TRUE(ModelFile::Open(file.path(), ModelFile::Verify::kChecksums).ok());
 }
 
 TEST(ModelDamageTest, DamagedTensorIsNamed) {
@@ -293,8 +319,9 @@ struct Forgery {
 };
 
 void ExpectForgeriesFound(const ModelContents& contents,
+                          const std::vector<TensorSpec>& specs,
                           const std::vector<Forgery>& forgeries) {
-  const ModelIndex sound = PlacedIndex(contents, 77);
+  const ModelIndex sound = PlacedIndex(contents, specs, 77);
   const int64_t segment_bytes = SegmentBytes(sound);
   ASSERT_EQ(StatusOfIndexBytes(SerializeIndex(sound).value(), segment_bytes),
             absl::OkStatus());
@@ -306,6 +333,106 @@ void ExpectForgeriesFound(const ModelContents& contents,
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << forgery.named;
     EXPECT_THAT(status.message(), HasSubstr(forgery.named));
     EXPECT_THAT(status.message(), HasSubstr("forged.gdn"));
+  }
+}
+
+void ExpectForgeriesFound(const ModelContents& contents,
+                          const std::vector<Forgery>& forgeries) {
+  ExpectForgeriesFound(contents, Specs(contents), forgeries);
+}
+
+TEST(ModelDamageTest, ForgedTypes) {
+  using I = ModelIndex;
+  const auto type = [](size_t tensor, WeightType type) {
+    return [=](I* i) { i->tensors[tensor].type = type; };
+  };
+  const auto size = [](size_t tensor, int64_t bytes) {
+    return [=](I* i) { i->tensors[tensor].size_bytes = bytes; };
+  };
+  ExpectForgeriesFound(
+      TinyWideTarget(), QuantisedSpecs(TinyWideTarget()),
+      {
+          {"'embedding' has 144 bytes, but type q8 and shape [8, 32] come to "
+           "288",
+           type(0, WeightType::kQ8)},
+          {"but type f32", type(0, WeightType::kF32)},
+          {"'layers.0.input_norm' has type 2 (q8), allowed are f32",
+           type(1, WeightType::kQ8)},
+          {"'layers.0.input_norm' has type 3 (q4)", type(1, WeightType::kQ4)},
+          {"'layers.0.gdn.in_b' has type 2 (q8)", type(4, WeightType::kQ8)},
+          {"'layers.0.gdn.in_a' has type 4 (q8w)", type(5, WeightType::kQ8W)},
+          {"'layers.0.gdn.conv' has type 3 (q4)", type(6, WeightType::kQ4)},
+          {"'layers.0.gdn.out' is [32, 6], type q4 needs multiples of 32",
+           type(10, WeightType::kQ4)},
+          // Without scales, with some, with too many, with padding behind.
+          {"'embedding' has 128 bytes", size(0, 128)},
+          {"'embedding' has 143 bytes", size(0, 143)},
+          {"'embedding' has 145 bytes", size(0, 145)},
+          {"'embedding' has 192 bytes", size(0, 192)},
+          {"'embedding' has 0 bytes", size(0, 0)},
+          // Another tensor in the place of the scales.
+          {"'layers.0.input_norm' starts at 128, inside or before",
+           [](I* i) { i->tensors[1].offset_bytes = 128; }},
+          // The last tensor's scales beyond the end.
+          {"'head' starts at", [](I* i) { i->tensors[27].offset_bytes += 64; }},
+      });
+}
+
+// The same bytes are a matrix for products of another kind.
+TEST(ModelDamageTest, TypeOfTheSameLayoutMayTakeItsPlace) {
+  ModelIndex index =
+      PlacedIndex(TinyWideTarget(), QuantisedSpecs(TinyWideTarget()), 77);
+  ASSERT_EQ(index.tensors[27].type, WeightType::kQ8);
+  index.tensors[27].type = WeightType::kQ8W;
+  EXPECT_EQ(
+      StatusOfIndexBytes(SerializeIndex(index).value(), SegmentBytes(index)),
+      absl::OkStatus());
+}
+
+// Scales that no writer writes under checksums that agree: found where every
+// byte is looked at.
+TEST(ModelDamageTest, ForgedScales) {
+  const std::string sound = QuantisedFile();
+  const std::string path = TempPath("scales.gdn");
+  WriteFile(path, sound);
+  const auto opened = ModelFile::Open(path);
+  ASSERT_EQ(opened.status(), absl::OkStatus());
+  const auto status_with = [&](size_t tensor, int64_t place,
+                               std::string scale) {
+    ModelIndex index =
+        PlacedIndex(TinyWideTarget(), QuantisedSpecs(TinyWideTarget()), 77);
+    std::string segments = sound.substr(sound.size() - SegmentBytes(index));
+    TensorEntry& forged = index.tensors[tensor];
+    const TensorLayout layout = LayoutOf(forged.type, forged.shape).value();
+    segments.replace(forged.offset_bytes + layout.scale_offset +
+                         place * static_cast<int64_t>(scale.size()),
+                     scale.size(), scale);
+    for (TensorEntry& entry : index.tensors) {
+      entry.checksum = static_cast<uint32_t>(
+          absl::ComputeCrc32c(absl::string_view(segments).substr(
+              entry.offset_bytes, entry.size_bytes)));
+    }
+    WriteFile(path, HeaderAndIndex(SerializeIndex(index).value(),
+                                   SegmentBytes(index)) +
+                        segments);
+    EXPECT_EQ(ModelFile::Open(path).status(), absl::OkStatus());
+    return ModelFile::Open(path, ModelFile::Verify::kChecksums).status();
+  };
+  EXPECT_EQ(status_with(27, 3, std::string("\0\0\x80\x3f", 4)),
+            absl::OkStatus());
+  for (const char* const bits :
+       {"\x00\x00\xc0\x7f", "\x00\x00\x80\x7f", "\x00\x00\x80\xff",
+        "\x00\x00\x80\xbf", "\x00\x00\x00\x00", "\x00\x00\x00\x80",
+        "\x01\x00\x00\x00", "\xff\xff\x7f\x00"}) {
+    absl::Status status = status_with(27, 3, std::string(bits, 4));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(status.message(), HasSubstr("'head'"));
+    EXPECT_THAT(status.message(), HasSubstr("scale 3 is"));
+    if (bits[0] != 0) continue;  // Not of 16 bits.
+    status = status_with(0, 7, std::string(bits + 2, 2));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(status.message(), HasSubstr("'embedding'"));
+    EXPECT_THAT(status.message(), HasSubstr("scale 7 is"));
   }
 }
 

@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/model/chat_table.h"
 #include "engine/model/config.h"
+#include "engine/model/dequantise.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_index.h"
 #include "engine/model/tensor_list.h"
@@ -36,13 +37,17 @@ using ::deltaedge::testing::HeaderAndIndex;
 using ::deltaedge::testing::kTinyDraftFingerprint;
 using ::deltaedge::testing::kTinyTargetFingerprint;
 using ::deltaedge::testing::PlacedIndex;
+using ::deltaedge::testing::QuantisedSpecs;
 using ::deltaedge::testing::ReadFile;
 using ::deltaedge::testing::SegmentBytes;
 using ::deltaedge::testing::Specs;
 using ::deltaedge::testing::TempPath;
+using ::deltaedge::testing::TinyBytes;
 using ::deltaedge::testing::TinyDraft;
+using ::deltaedge::testing::TinyParts;
 using ::deltaedge::testing::TinyTarget;
 using ::deltaedge::testing::TinyValues;
+using ::deltaedge::testing::TinyWideTarget;
 using ::deltaedge::testing::WriteFile;
 using ::deltaedge::testing::WriteTinyModel;
 using ::testing::HasSubstr;
@@ -301,6 +306,77 @@ TEST(ModelFileTest, DraftComesBackAsItWasWritten) {
   EXPECT_FALSE(file.tokenizer().has_value());
   EXPECT_FALSE(file.chat().has_value());
   EXPECT_TRUE(file.target_weights().layers.empty());
+}
+
+// What FORMAT.md says of an element, from the bytes that were written.
+double Element(const TinyParts& parts, const TensorSpec& spec, int64_t row,
+               int64_t col) {
+  const int64_t at = row * spec.shape[1] + col;
+  if (spec.type == WeightType::kQ4) {
+    const auto byte = static_cast<uint8_t>(parts.numbers[at / 2]);
+    const int64_t scale = at / 32;
+    return (1 + scale % 100) / 64.0 *
+           ((at % 2 == 0 ? byte % 16 : byte / 16) - 8);
+  }
+  return (1 + row % 100) / 64.0 * static_cast<int8_t>(parts.numbers[at]);
+}
+
+TEST(ModelFileTest, QuantisedMatricesComeBackAsTheyWereWritten) {
+  const std::string path = TempPath("quantised.gdn");
+  const ModelContents contents = TinyWideTarget();
+  const std::vector<TensorSpec> specs = QuantisedSpecs(contents);
+  ASSERT_EQ(WriteTinyModel(path, contents, specs, 1), absl::OkStatus());
+  const auto opened = ModelFile::Open(path, ModelFile::Verify::kChecksums);
+  ASSERT_EQ(opened.status(), absl::OkStatus());
+  ASSERT_EQ((*opened)->tensors().size(), specs.size());
+
+  TargetWeights weights = (*opened)->target_weights();
+  const std::vector<TensorSlot> slots =
+      TensorSlots(contents.target, &weights);  // Same vector: same places.
+  int quantised = 0;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const TensorSpec& spec = specs[i];
+    ASSERT_EQ(slots[i].name, spec.name);
+    if (slots[i].vector != nullptr) {
+      ExpectValues(*slots[i].vector, i, spec);
+      continue;
+    }
+    const MatrixView& matrix = *slots[i].matrix;
+    EXPECT_EQ(matrix.type, spec.type) << spec.name;
+    if (spec.type == WeightType::kF32) {
+      EXPECT_EQ(matrix.scales, nullptr);
+      ExpectValues(matrix, i, spec);
+      continue;
+    }
+    ++quantised;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix.data) % 64, 0u) << spec.name;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix.scales) % 64, 0u) << spec.name;
+    const TinyParts parts = TinyBytes(i, spec);
+    std::vector<float> row(matrix.cols);
+    for (int64_t r = 0; r < matrix.rows; ++r) {
+      DequantiseRow(matrix, r, row.data());
+      for (int64_t c = 0; c < matrix.cols; ++c) {
+        ASSERT_EQ(row[c], Element(parts, spec, r, c))
+            << spec.name << " " << r << " " << c;
+      }
+    }
+  }
+  EXPECT_EQ(quantised, 11);
+}
+
+// A tied head is one matrix, whatever its type.
+TEST(ModelFileTest, QuantisedTiedHeadIsTheEmbedding) {
+  ModelContents contents = TinyWideTarget();
+  contents.target.tied_head = true;
+  const std::string path = TempPath("quantised_tied.gdn");
+  ASSERT_EQ(WriteTinyModel(path, contents, QuantisedSpecs(contents), 1),
+            absl::OkStatus());
+  const auto opened = ModelFile::Open(path);
+  ASSERT_EQ(opened.status(), absl::OkStatus());
+  const TargetWeights& w = (*opened)->target_weights();
+  EXPECT_EQ(w.head.type, WeightType::kQ4);
+  EXPECT_EQ(w.head.data, w.embedding.data);
+  EXPECT_EQ(w.head.scales, w.embedding.scales);
 }
 
 TEST(ModelFileTest, TiedHeadIsTheEmbedding) {

@@ -30,12 +30,16 @@
 namespace deltaedge {
 namespace {
 
+using ::deltaedge::testing::QuantisedSpecs;
 using ::deltaedge::testing::ReadFile;
 using ::deltaedge::testing::Specs;
 using ::deltaedge::testing::TempPath;
+using ::deltaedge::testing::TinyBytes;
 using ::deltaedge::testing::TinyDraft;
+using ::deltaedge::testing::TinyParts;
 using ::deltaedge::testing::TinyTarget;
 using ::deltaedge::testing::TinyValues;
+using ::deltaedge::testing::TinyWideTarget;
 using ::deltaedge::testing::WriteFile;
 using ::deltaedge::testing::WriteTinyModel;
 using ::testing::ElementsAre;
@@ -162,7 +166,7 @@ TEST_F(ModelWriterTest, MisuseIsNamed) {
             absl::OkStatus());
   status = writer->Begin("final_norm");
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("has 12 of its 16 bytes"));
+  EXPECT_THAT(status.message(), HasSubstr("has 12 of its 16 bytes of numbers"));
   status = writer->Append(absl::MakeConstSpan(values).subspan(0, 2));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   ASSERT_EQ(writer->Append(absl::MakeConstSpan(values).subspan(0, 1)),
@@ -174,6 +178,83 @@ TEST_F(ModelWriterTest, MisuseIsNamed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("'fc'"));
   EXPECT_EQ(writer->Finish(0).code(), absl::StatusCode::kInvalidArgument);
+}
+
+absl::Span<const std::byte> Bytes(const std::string& text) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()),
+                             text.size());
+}
+
+TEST_F(ModelWriterTest, NumbersAndScalesComeInAnyOrder) {
+  const ModelContents contents = TinyWideTarget();
+  const std::vector<TensorSpec> specs = QuantisedSpecs(contents);
+  ASSERT_EQ(WriteTinyModel(Path("whole.gdn"), contents, specs, 7),
+            absl::OkStatus());
+  auto writer = ModelWriter::Create(Path("pieces.gdn"), contents, specs);
+  ASSERT_EQ(writer.status(), absl::OkStatus());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const TinyParts parts = TinyBytes(i, specs[i]);
+    ASSERT_EQ((*writer)->Begin(specs[i].name), absl::OkStatus());
+    size_t numbers = 0;
+    const auto append = [&](size_t count) {
+      ASSERT_EQ((*writer)->Append(Bytes(parts.numbers.substr(numbers, count))),
+                absl::OkStatus());
+      numbers += count;
+    };
+    for (size_t scale = 0; scale < parts.scales.size(); scale += 4) {
+      ASSERT_EQ((*writer)->AppendScales(Bytes(parts.scales.substr(scale, 4))),
+                absl::OkStatus());
+      if (scale % 8 == 0 && numbers + 3 < parts.numbers.size()) append(3);
+    }
+    append(parts.numbers.size() - numbers);
+  }
+  ASSERT_EQ((*writer)->Finish(7), absl::OkStatus());
+  EXPECT_TRUE(ReadFile(Path("pieces.gdn")) == ReadFile(Path("whole.gdn")));
+  EXPECT_EQ(ModelFile::Open(Path("pieces.gdn"), ModelFile::Verify::kChecksums)
+                .status(),
+            absl::OkStatus());
+}
+
+TEST_F(ModelWriterTest, MisuseOfScalesIsNamed) {
+  const ModelContents contents = TinyWideTarget();
+  const std::vector<TensorSpec> specs = QuantisedSpecs(contents);
+  const auto created = ModelWriter::Create(Path("model.gdn"), contents, specs);
+  ASSERT_EQ(created.status(), absl::OkStatus());
+  ModelWriter& writer = **created;
+  EXPECT_EQ(writer.AppendScales({}).code(),
+            absl::StatusCode::kFailedPrecondition);
+  // [6, 32]: q8 with 6 scales.
+  ASSERT_EQ(writer.Begin("layers.0.gdn.in_z"), absl::OkStatus());
+  ASSERT_EQ(writer.Append(Bytes(std::string(192, 'x'))), absl::OkStatus());
+  absl::Status status = writer.Append(Bytes("x"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("has 192 bytes of numbers"));
+  const auto scales = [](std::vector<float> values) {
+    return std::string(reinterpret_cast<const char*>(values.data()),
+                       values.size() * sizeof(float));
+  };
+  status = writer.AppendScales(Bytes(scales({1, 2, 0})));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("'layers.0.gdn.in_z'"));
+  EXPECT_THAT(status.message(), HasSubstr("scale 2 is 0"));
+  ASSERT_EQ(writer.AppendScales(Bytes(scales({1, 2, 3, 4}))), absl::OkStatus());
+  status = writer.Begin("final_norm");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("16 of its 24 bytes of scales"));
+  status = writer.AppendScales(Bytes(scales({1, 2, 3})));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("has 24 bytes of scales"));
+  ASSERT_EQ(writer.AppendScales(Bytes(scales({1, 2}))), absl::OkStatus());
+  ASSERT_EQ(writer.Begin("final_norm"), absl::OkStatus());
+  status = writer.AppendScales(Bytes(scales({1})));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("has 0 bytes of scales"));
+  // Scales alone have begun a tensor too.
+  ASSERT_EQ(writer.Append(Bytes(std::string(128, '\0'))), absl::OkStatus());
+  ASSERT_EQ(writer.Begin("head"), absl::OkStatus());
+  ASSERT_EQ(writer.AppendScales(Bytes(scales({1}))), absl::OkStatus());
+  status = writer.Finish(1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(ModelWriterTest, UnsoundModelsAreRefused) {
@@ -201,6 +282,12 @@ TEST_F(ModelWriterTest, UnsoundModelsAreRefused) {
   specs = Specs(contents);
   specs[2].type = WeightType::kUnknown;
   expect(contents, specs, "type 0");
+  specs = Specs(contents);
+  specs[2].type = WeightType::kQ4;
+  expect(contents, specs, "'layers.0.gdn.in_qkv' is [10, 4], type q4 needs");
+  specs = Specs(contents);
+  specs[4].type = WeightType::kQ8;
+  expect(contents, specs, "'layers.0.gdn.in_b' has type 2 (q8)");
   specs = Specs(contents);
   specs.push_back(specs[0]);
   expect(contents, specs, "two tensors 'embedding'");

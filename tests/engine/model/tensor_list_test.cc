@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "engine/model/config.h"
 #include "engine/model/weights.h"
@@ -31,6 +32,70 @@ TEST(TensorListTest, BytesAreCheckedProducts) {
   EXPECT_EQ(TensorBytes(static_cast<WeightType>(99), {3, 5}), std::nullopt);
 }
 
+// Numbers, zeros up to 64 bytes, scales.
+TEST(TensorListTest, ScalesLieBehindTheNumbers) {
+  const auto expect = [](WeightType type, std::vector<int32_t> shape,
+                         int64_t numbers, int64_t offset, int64_t scales) {
+    const auto layout = LayoutOf(type, shape);
+    ASSERT_TRUE(layout.has_value());
+    EXPECT_EQ(layout->number_bytes, numbers);
+    EXPECT_EQ(layout->scale_offset, offset);
+    EXPECT_EQ(layout->scale_bytes, scales);
+    EXPECT_EQ(layout->size_bytes(), offset + scales);
+    EXPECT_EQ(TensorBytes(type, shape), offset + scales);
+  };
+  expect(WeightType::kF32, {3, 5}, 60, 60, 0);
+  expect(WeightType::kQ8, {3, 5}, 15, 64, 12);
+  expect(WeightType::kQ8W, {2, 64}, 128, 128, 8);
+  expect(WeightType::kQ4, {3, 64}, 96, 128, 12);
+  expect(WeightType::kQ4, {1, 32}, 16, 64, 2);
+  expect(WeightType::kQ8, {kHuge, kHuge}, int64_t{kHuge} * kHuge,
+         (int64_t{kHuge} * kHuge + 63) / 64 * 64, int64_t{4} * kHuge);
+  expect(WeightType::kQ4, {kHuge, 1 << 30}, int64_t{kHuge} << 29,
+         int64_t{kHuge} << 29, int64_t{kHuge} << 26);
+
+  for (const WeightType type :
+       {WeightType::kQ8, WeightType::kQ4, WeightType::kQ8W}) {
+    EXPECT_EQ(LayoutOf(type, {64}), std::nullopt);
+    EXPECT_EQ(LayoutOf(type, {2, 2, 32}), std::nullopt);
+    EXPECT_EQ(LayoutOf(type, {0, 32}), std::nullopt);
+    EXPECT_EQ(LayoutOf(type, {2, -32}), std::nullopt);
+    EXPECT_EQ(LayoutOf(type, {-2, -32}), std::nullopt);
+  }
+  for (const int32_t cols : {1, 16, 31, 33, 48}) {
+    EXPECT_EQ(LayoutOf(WeightType::kQ4, {2, cols}), std::nullopt) << cols;
+  }
+}
+
+TEST(TensorListTest, RolesOfTensors) {
+  const auto role = [](const std::vector<TensorSpec>& specs,
+                       const std::string& name) {
+    for (const TensorSpec& spec : specs) {
+      if (spec.name == name) return spec.role;
+    }
+    ADD_FAILURE() << name;
+    return TensorRole::kFloat;
+  };
+  const auto target = TensorSpecs(TinyTarget().target);
+  EXPECT_EQ(role(target, "embedding"), TensorRole::kHead);
+  EXPECT_EQ(role(target, "head"), TensorRole::kHead);
+  for (const char* const name : {"in_qkv", "in_z", "out"}) {
+    EXPECT_EQ(role(target, std::string("layers.0.gdn.") + name),
+              TensorRole::kGdn);
+  }
+  for (const char* const name : {"in_a", "in_b", "conv", "neg_exp_a"}) {
+    EXPECT_EQ(role(target, std::string("layers.0.gdn.") + name),
+              TensorRole::kFloat);
+  }
+  EXPECT_EQ(role(target, "layers.1.attention.q"), TensorRole::kMatrix);
+  EXPECT_EQ(role(target, "layers.1.mlp.down"), TensorRole::kMatrix);
+  EXPECT_EQ(role(target, "final_norm"), TensorRole::kFloat);
+  const auto draft = TensorSpecs(TinyDraft().draft);
+  EXPECT_EQ(role(draft, "fc"), TensorRole::kMatrix);
+  EXPECT_EQ(role(draft, "layers.0.attention.out"), TensorRole::kMatrix);
+  EXPECT_EQ(role(draft, "hidden_norm"), TensorRole::kFloat);
+}
+
 template <class Slots>
 void ExpectEachSlotOnce(const Slots& slots) {
   std::set<std::string> names;
@@ -46,6 +111,8 @@ void ExpectEachSlotOnce(const Slots& slots) {
         << slot.name;
     EXPECT_TRUE(TensorBytes(WeightType::kF32, slot.shape).has_value());
     EXPECT_TRUE(slot.matrix == nullptr || slot.shape.size() == 2) << slot.name;
+    EXPECT_TRUE(slot.matrix != nullptr || slot.role == TensorRole::kFloat)
+        << slot.name;
   }
 }
 
@@ -95,6 +162,9 @@ TEST(TensorListTest, Texts) {
   EXPECT_EQ(ShapeText({3, 4}), "[3, 4]");
   EXPECT_EQ(ShapeText({3}), "[3]");
   EXPECT_EQ(WeightTypeName(WeightType::kF32), "f32");
+  EXPECT_EQ(WeightTypeName(WeightType::kQ8), "q8");
+  EXPECT_EQ(WeightTypeName(WeightType::kQ4), "q4");
+  EXPECT_EQ(WeightTypeName(WeightType::kQ8W), "q8w");
   EXPECT_EQ(WeightTypeName(static_cast<WeightType>(99)), "unknown");
 }
 

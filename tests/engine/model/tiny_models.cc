@@ -26,6 +26,7 @@
 #include "engine/model/model_writer.h"
 #include "engine/model/tensor_list.h"
 #include "engine/model/tokenizer_tables.h"
+#include "engine/model/weights.h"
 #include "gtest/gtest.h"
 #include "schema/header.h"
 
@@ -91,6 +92,13 @@ ModelContents TinyTarget() {
   return contents;
 }
 
+ModelContents TinyWideTarget() {
+  ModelContents contents = TinyTarget();
+  contents.target.name = "tiny and wide";
+  contents.target.hidden_size = 32;
+  return contents;
+}
+
 ModelContents TinyDraft() {
   ModelContents contents;
   contents.kind = ModelKind::kDraft;
@@ -121,6 +129,29 @@ std::vector<TensorSpec> Specs(const ModelContents& contents) {
                                              : TensorSpecs(contents.draft);
 }
 
+std::vector<TensorSpec> QuantisedSpecs(const ModelContents& contents) {
+  const std::pair<absl::string_view, WeightType> types[] = {
+      {"embedding", WeightType::kQ4},
+      {"layers.0.gdn.in_qkv", WeightType::kQ8},
+      {"layers.0.gdn.in_z", WeightType::kQ8},
+      {"layers.0.gdn.out", WeightType::kQ8W},
+      {"layers.0.mlp.gate", WeightType::kQ4},
+      {"layers.0.mlp.up", WeightType::kQ4},
+      {"layers.0.mlp.down", WeightType::kQ8},
+      {"layers.1.attention.q", WeightType::kQ8W},
+      {"layers.1.attention.k", WeightType::kQ8W},
+      {"layers.1.attention.v", WeightType::kQ8W},
+      {"head", WeightType::kQ8},
+  };
+  std::vector<TensorSpec> specs = Specs(contents);
+  for (TensorSpec& spec : specs) {
+    for (const auto& [name, type] : types) {
+      if (spec.name == name) spec.type = type;
+    }
+  }
+  return specs;
+}
+
 std::vector<float> TinyValues(size_t tensor, const TensorSpec& spec) {
   size_t count = 1;
   for (const int32_t dimension : spec.shape) count *= dimension;
@@ -131,27 +162,64 @@ std::vector<float> TinyValues(size_t tensor, const TensorSpec& spec) {
   return values;
 }
 
+TinyParts TinyBytes(size_t tensor, const TensorSpec& spec) {
+  TinyParts parts;
+  if (spec.type == WeightType::kF32) {
+    const std::vector<float> values = TinyValues(tensor, spec);
+    parts.numbers.assign(reinterpret_cast<const char*>(values.data()),
+                         values.size() * sizeof(float));
+    return parts;
+  }
+  const TensorLayout layout = LayoutOf(spec.type, spec.shape).value();
+  for (int64_t i = 0; i < layout.number_bytes; ++i) {
+    parts.numbers += static_cast<char>(37 * (tensor + i));
+  }
+  const size_t size = spec.type == WeightType::kQ4 ? 2 : 4;
+  for (size_t i = 0; i < layout.scale_bytes / size; ++i) {
+    const float scale = static_cast<float>(1 + i % 100) / 64;
+    const char* const bytes = reinterpret_cast<const char*>(&scale);
+    parts.scales.append(bytes + sizeof(scale) - size, size);
+  }
+  return parts;
+}
+
 absl::Status WriteTinyModel(const std::string& path,
                             const ModelContents& contents,
+                            const std::vector<TensorSpec>& specs,
                             uint64_t fingerprint) {
-  DELTAEDGE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ModelWriter> writer,
-      ModelWriter::Create(path, contents, Specs(contents)));
-  for (size_t i = 0; i < writer->tensors().size(); ++i) {
-    const TensorSpec& spec = writer->tensors()[i];
-    DELTAEDGE_RETURN_IF_ERROR(writer->Begin(spec.name));
-    DELTAEDGE_RETURN_IF_ERROR(
-        writer->Append(absl::MakeConstSpan(TinyValues(i, spec))));
+  DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelWriter> writer,
+                             ModelWriter::Create(path, contents, specs));
+  const auto bytes = [](const std::string& text) {
+    return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()),
+                               text.size());
+  };
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const TinyParts parts = TinyBytes(i, specs[i]);
+    DELTAEDGE_RETURN_IF_ERROR(writer->Begin(specs[i].name));
+    DELTAEDGE_RETURN_IF_ERROR(writer->Append(bytes(parts.numbers)));
+    DELTAEDGE_RETURN_IF_ERROR(writer->AppendScales(bytes(parts.scales)));
   }
   return writer->Finish(fingerprint);
 }
 
+absl::Status WriteTinyModel(const std::string& path,
+                            const ModelContents& contents,
+                            uint64_t fingerprint) {
+  return WriteTinyModel(path, contents, Specs(contents), fingerprint);
+}
+
 ModelIndex PlacedIndex(const ModelContents& contents, uint64_t fingerprint) {
+  return PlacedIndex(contents, Specs(contents), fingerprint);
+}
+
+ModelIndex PlacedIndex(const ModelContents& contents,
+                       const std::vector<TensorSpec>& specs,
+                       uint64_t fingerprint) {
   ModelIndex index;
   index.contents = contents;
   index.fingerprint = fingerprint;
   int64_t end = 0;
-  for (const TensorSpec& spec : Specs(contents)) {
+  for (const TensorSpec& spec : specs) {
     TensorEntry entry;
     entry.name = spec.name;
     entry.type = spec.type;

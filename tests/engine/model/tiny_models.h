@@ -28,18 +28,41 @@ inline constexpr uint64_t kTinyTargetFingerprint = 0x0123456789abcdef;
 ModelContents TinyDraft();
 inline constexpr uint64_t kTinyDraftFingerprint = 0xfedcba9876543210;
 
+// TinyTarget() with H = 32.
+ModelContents TinyWideTarget();
+inline constexpr uint64_t kTinyWideFingerprint = 0x02468ace13579bdf;
+
+// All kF32.
 std::vector<TensorSpec> Specs(const ModelContents& contents);
+
+// For TinyWideTarget(): types of every kind, kQ4 where the columns allow it.
+std::vector<TensorSpec> QuantisedSpecs(const ModelContents& contents);
 
 // Element `i` of the tensor announced as number `tensor`: tensor + i / 16,
 // which a float holds exactly.
 std::vector<float> TinyValues(size_t tensor, const TensorSpec& spec);
 
+// The parts of tensor number `tensor` of any type: kF32, TinyValues(). Else
+// byte i of the numbers is 37 * (tensor + i), and scale i is (1 + i % 100)
+// / 64.
+struct TinyParts {
+  std::string numbers, scales;
+};
+TinyParts TinyBytes(size_t tensor, const TensorSpec& spec);
+
 // Writes the model with those values.
+absl::Status WriteTinyModel(const std::string& path,
+                            const ModelContents& contents,
+                            const std::vector<TensorSpec>& specs,
+                            uint64_t fingerprint);
 absl::Status WriteTinyModel(const std::string& path,
                             const ModelContents& contents,
                             uint64_t fingerprint);
 
 // An index as a writer would make it, with segments placed one after another.
+ModelIndex PlacedIndex(const ModelContents& contents,
+                       const std::vector<TensorSpec>& specs,
+                       uint64_t fingerprint);
 ModelIndex PlacedIndex(const ModelContents& contents, uint64_t fingerprint);
 
 // Bytes of all segments of an index made by PlacedIndex().
