@@ -14,7 +14,10 @@
 #include "engine/ops/cpu_target.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/row_check.h"
+#include "engine/spec/adaptive_drafter.h"
+#include "engine/spec/custom_drafter.h"
 #include "engine/spec/dflash_drafter.h"
+#include "engine/spec/lookup_drafter.h"
 #include "engine/text/bpe_tokenizer.h"
 
 namespace deltaedge {
@@ -175,18 +178,51 @@ absl::StatusOr<EngineImpl::Limits> EngineImpl::Resolve(
   }
   limits.max_context =
       options.max_context == 0 ? info.max_context : options.max_context;
-  const int32_t most = options.drafter != nullptr ? kMaxBlockRows - 1
-                       : info.draft_block > 0     ? info.draft_block - 1
-                                                  : 0;
+  limits.source = options.drafter != nullptr ? DraftSource::kCustom
+                  : options.lookup           ? DraftSource::kLookup
+                  : info.draft_block > 0     ? DraftSource::kModel
+                                             : DraftSource::kNone;
+  const int32_t most = limits.source == DraftSource::kNone ? 0
+                       : limits.source == DraftSource::kModel
+                           ? info.draft_block - 1
+                           : kMaxBlockRows - 1;
   limits.draft_tokens = options.draft_tokens.value_or(most);
   if (limits.draft_tokens > most) {
     return absl::InvalidArgumentError(absl::StrCat(
         "draft_tokens is ", limits.draft_tokens,
-        most == 0 ? "; the engine has no draft model and the session no drafter"
-                  : absl::StrCat("; at most ", most, " can be drafted")));
+        most == 0
+            ? "; the engine has no draft model, and the session neither a "
+              "drafter nor lookup"
+            : absl::StrCat("; at most ", most, " can be drafted")));
   }
+  if (limits.draft_tokens == 0) limits.source = DraftSource::kNone;
   limits.rollback = options.rollback;
   return limits;
+}
+
+absl::StatusOr<std::unique_ptr<BlockDrafter>> EngineImpl::MakeDrafter(
+    const SessionOptions& options, const Limits& limits) {
+  std::unique_ptr<BlockDrafter> drafter;
+  switch (limits.source) {
+    case DraftSource::kNone:
+      return std::make_unique<NullDrafter>();
+    case DraftSource::kCustom:
+      drafter = std::make_unique<CustomDrafter>(options.drafter);
+      break;
+    case DraftSource::kModel: {
+      absl::MutexLock lock(&step_mutex);
+      DELTAEDGE_ASSIGN_OR_RETURN(
+          drafter, DFlashDrafter::Create(draft.get(), limits.max_context));
+      break;
+    }
+    case DraftSource::kLookup:
+      if (options.draft_tokens.has_value()) {
+        return std::make_unique<LookupDrafter>();
+      }
+      break;
+  }
+  if (options.draft_tokens.has_value()) return drafter;
+  return std::make_unique<AdaptiveDrafter>(std::move(drafter), limits.source);
 }
 
 absl::StatusOr<SessionMemory> EngineImpl::EstimateMemory(
@@ -198,7 +234,7 @@ absl::StatusOr<SessionMemory> EngineImpl::EstimateMemory(
   memory.recurrent_bytes =
       TargetRecurrentShape(config, 1 + limits.draft_tokens, limits.rollback)
           .bytes();
-  if (limits.draft_tokens > 0 && options.drafter == nullptr) {
+  if (limits.source == DraftSource::kModel) {
     memory.draft_bytes =
         DFlashContext::Bytes(draft_file->draft_config(), limits.max_context);
   }

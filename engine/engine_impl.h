@@ -19,7 +19,9 @@
 #include "engine/model/model_file.h"
 #include "engine/options.h"
 #include "engine/session.h"
+#include "engine/spec/block_drafter.h"
 #include "engine/spec/stepper.h"
+#include "engine/stats.h"
 #include "engine/tokenizer.h"
 
 namespace deltaedge {
@@ -38,12 +40,16 @@ class EngineImpl {
   // Session options with everything unset filled in for this model.
   struct Limits {
     int64_t max_context = 0;
-    int32_t draft_tokens = 0;
+    int32_t draft_tokens = 0;  // At most.
+    DraftSource source = DraftSource::kNone;
     Rollback rollback = Rollback::kJournal;
   };
   absl::StatusOr<Limits> Resolve(const SessionOptions& options) const;
   absl::StatusOr<SessionMemory> EstimateMemory(
       const SessionOptions& options) const;
+
+  absl::StatusOr<std::unique_ptr<BlockDrafter>> MakeDrafter(
+      const SessionOptions& options, const Limits& limits);
 
   // Defined with Session.
   static absl::StatusOr<std::unique_ptr<Session>> NewSession(

@@ -52,6 +52,10 @@ absl::Status Validate(const SessionOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "draft_tokens is ", *options.draft_tokens, "; allowed are 0 to 15"));
   }
+  if (options.lookup && options.drafter != nullptr) {
+    return absl::InvalidArgumentError(
+        "lookup is true and drafter is set; only one of them can draft");
+  }
   if (options.rollback != Rollback::kJournal &&
       options.rollback != Rollback::kSlots) {
     return absl::InvalidArgumentError(

@@ -51,15 +51,25 @@ struct SessionOptions {
 
   // What can change speed and memory only.
 
-  // The most tokens drafted per step. Unset: the draft model's block size less
-  // one; 15 with a `drafter`; none without either. 0: plain decoding, for which
-  // the session then keeps no draft memory at all. More than the draft model
-  // can draft, more than 15, or more than none without a drafter:
-  // InvalidArgument.
+  // Tokens drafted per step. Unset: chosen before every step so as to make the
+  // most tokens per second, from none to the draft model's block size less one
+  // (15 with a `drafter` or `lookup`), by what steps take on this machine and
+  // how many drafts were right lately; SessionStats::last_choice says what and
+  // why. A number: always that many, as far as there is room. 0: plain
+  // decoding, for which the session then keeps no draft memory at all. More
+  // than the draft model can draft, more than 15, or more than none without
+  // anything to draft with: InvalidArgument.
   std::optional<int32_t> draft_tokens;
 
   // Drafts of the application's own in place of the draft model's.
   std::shared_ptr<Drafter> drafter;
+
+  // Drafts from the text itself in place of a model's: what came after the last
+  // tokens where they stood before. Needs no draft file and hardly any memory;
+  // pays where answers quote or repeat. Not together with a `drafter`. With
+  // draft_tokens unset, a session with another source also uses it where it
+  // promises more.
+  bool lookup = false;
 
   // How drafts in vain are taken back.
   Rollback rollback = Rollback::kJournal;

@@ -240,9 +240,9 @@ class Session::Impl {
     if (run_.options.logits) DELTAEDGE_RETURN_IF_ERROR(other.ReserveLogits());
     const SequenceState cursor = DeliveredCursor();
     CopyState(&state_, cursor, &other.state_);
-    if (drafter_->dflash() != nullptr) {
-      other.drafter_->dflash()->context().CopyFrom(
-          drafter_->dflash()->context(), cursor.length());
+    if (drafter_->context() != nullptr) {
+      other.drafter_->context()->CopyFrom(*drafter_->context(),
+                                          cursor.length());
     }
     other.tokens_ = tokens_;
     other.run_ = run_;
@@ -263,13 +263,13 @@ class Session::Impl {
     rep->bytes = TargetKvShape(config, capacity).bytes() +
                  rep->state->recurrent.shape().bytes();
     CopyState(&state_, cursor, rep->state.get());
-    if (drafter_->dflash() != nullptr) {
+    if (drafter_->context() != nullptr) {
       const DraftConfig& draft = engine_->draft_file->draft_config();
       DELTAEDGE_ASSIGN_OR_RETURN(DFlashContext context,
                                  DFlashContext::Create(draft, capacity));
       rep->draft = std::make_unique<DFlashContext>(std::move(context));
       rep->bytes += DFlashContext::Bytes(draft, capacity);
-      rep->draft->CopyFrom(drafter_->dflash()->context(), cursor.length());
+      rep->draft->CopyFrom(*drafter_->context(), cursor.length());
     }
     return rep;
   }
@@ -285,7 +285,7 @@ class Session::Impl {
           absl::StrCat("the snapshot holds ", from.tokens.size(),
                        " tokens; max_context is ", limits_.max_context));
     }
-    if (drafter_->dflash() != nullptr && from.draft == nullptr &&
+    if (drafter_->context() != nullptr && from.draft == nullptr &&
         from.tokens.size() > 1) {
       return absl::InvalidArgumentError(
           "the snapshot was taken from a session that does not use the draft "
@@ -298,8 +298,8 @@ class Session::Impl {
     const SequenceState cursor = from.state->cursor;
     CopyState(from.state.get(), cursor, &state_);
     drafter_->Reset();
-    if (drafter_->dflash() != nullptr && from.draft != nullptr) {
-      drafter_->dflash()->context().CopyFrom(*from.draft, cursor.length());
+    if (drafter_->context() != nullptr && from.draft != nullptr) {
+      drafter_->context()->CopyFrom(*from.draft, cursor.length());
     }
     tokens_ = from.tokens;
     run_ = from.run;
@@ -550,6 +550,22 @@ class Session::Impl {
     DELTAEDGE_RETURN_IF_ERROR(item.status);
     ++stats_.steps;
     if (step_.drafted > 0) ++stats_.draft_steps;
+    stats_.last_choice = step_.choice;
+    switch (step_.choice.reason) {
+      case DraftReason::kPlain:
+        ++stats_.plain_by_choice;
+        break;
+      case DraftReason::kProbe:
+      case DraftReason::kMeasure:
+        ++stats_.probes;
+        break;
+      default:
+        break;
+    }
+    if (step_.choice.source == DraftSource::kLookup) {
+      stats_.lookup_drafted += step_.drafted;
+      stats_.lookup_accepted += step_.accepted;
+    }
     stats_.drafted += step_.drafted;
     stats_.accepted += step_.accepted;
     for (int32_t i = 0; i < step_.drafted; ++i) {
@@ -651,17 +667,8 @@ absl::StatusOr<std::unique_ptr<Session>> EngineImpl::NewSession(
       MakeTargetSequence(engine->target_file->target_config(),
                          limits.max_context, 1 + limits.draft_tokens,
                          limits.rollback));
-  std::unique_ptr<BlockDrafter> drafter = std::make_unique<NullDrafter>();
-  if (limits.draft_tokens > 0) {
-    if (options.drafter != nullptr) {
-      drafter = std::make_unique<CustomDrafter>(options.drafter);
-    } else {
-      absl::MutexLock lock(&engine->step_mutex);
-      DELTAEDGE_ASSIGN_OR_RETURN(
-          drafter,
-          DFlashDrafter::Create(engine->draft.get(), limits.max_context));
-    }
-  }
+  DELTAEDGE_ASSIGN_OR_RETURN(std::unique_ptr<BlockDrafter> drafter,
+                             engine->MakeDrafter(options, limits));
   auto impl = std::make_unique<Session::Impl>(
       std::move(engine), options, limits, std::move(state), std::move(drafter));
   return std::unique_ptr<Session>(new Session(std::move(impl)));

@@ -10,6 +10,35 @@
 
 namespace deltaedge {
 
+// Where the drafts of a step come from.
+enum class DraftSource {
+  kNone,    // Nowhere: plain decoding.
+  kModel,   // The draft model.
+  kLookup,  // What came after the last tokens where they stood before.
+  kCustom,  // SessionOptions::drafter.
+};
+
+// Why a step drafted as many tokens as it did.
+enum class DraftReason {
+  kNoRoom,   // No draft could be of use: the answer or the context ends.
+  kPinned,   // SessionOptions::draft_tokens says so.
+  kBest,     // The most tokens per second, by what was seen so far.
+  kPlain,    // None, because drafts would cost more than they bring.
+  kProbe,    // To see whether that is still so.
+  kMeasure,  // None, to see what a step without drafts takes.
+};
+
+// How much a step drafted, and why: for people who want to know.
+struct DraftChoice {
+  DraftSource source = DraftSource::kNone;
+  DraftReason reason = DraftReason::kNoRoom;
+  int32_t drafts = 0;
+  // What was expected of it, and of one without drafts. Unless pinned; zero:
+  // not known yet.
+  double tokens = 0.0;
+  absl::Duration time, plain_time;
+};
+
 // Counters since the session was made or Reset(). Plain sums, so that two of
 // them can be added or subtracted; rates are computed, never stored.
 //
@@ -22,6 +51,12 @@ struct SessionStats {
   int64_t draft_steps = 0;  // Those that verified at least one draft.
   int64_t drafted = 0;      // Drafts that were verified.
   int64_t accepted = 0;     // Of those, drafts that the target agreed with.
+  // Of the drafts, those of the look-up.
+  int64_t lookup_drafted = 0, lookup_accepted = 0;
+  // Steps that could have drafted and did not, because it would not have paid,
+  // and steps that tried something to learn what it brings.
+  int64_t plain_by_choice = 0, probes = 0;
+  DraftChoice last_choice;  // Of the last step. No counter.
   // Of the random numbers of the last Start() or Generate(): the one it was
   // given, or the one that was drawn. No counter.
   uint64_t seed = 0;

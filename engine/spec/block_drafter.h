@@ -7,14 +7,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/base/cancel_flags.h"
+#include "engine/spec/draft_planner.h"
 #include "engine/state/sequence_state.h"
+#include "engine/stats.h"
 #include "engine/types.h"
 
 namespace deltaedge {
 
 class DFlashDrafter;
+struct DFlashContext;
 
 // What guesses the tokens of a block, for one sequence. The Stepper asks it
 // before every block and shows it what the target computed. Whatever it
@@ -25,12 +29,31 @@ class BlockDrafter {
  public:
   virtual ~BlockDrafter() = default;
 
-  // This drafter, if it is one that shares the draft model with others, so that
-  // many can draft in one pass; else null.
+  // Who drafts the next block, if it is one that shares the draft model with
+  // others, so that many can draft in one pass; else null.
   virtual DFlashDrafter* dflash() { return nullptr; }
+
+  // What the draft model remembers of the sequence; null: no draft model.
+  virtual DFlashContext* context() { return nullptr; }
 
   // Whether Observe...() need the target's tapped rows.
   virtual bool wants_taps() const = 0;
+
+  // How much to draft for the next block, at most `max_drafts`: what Propose()
+  // will be asked for, unless it is 0. By default all there is room for.
+  // `verifying`: what steps take, by rows.
+  virtual DraftChoice Plan(absl::Span<const TokenId> /*sequence*/,
+                           int32_t max_drafts, const CostCurve& /*verifying*/) {
+    DraftChoice choice;
+    choice.drafts = max_drafts;
+    if (max_drafts > 0) choice.reason = DraftReason::kPinned;
+    return choice;
+  }
+
+  // The block that was planned had `drafted` drafts, `accepted` of which
+  // agreed; proposing them took `draft_time`, 0 if that is not known.
+  virtual void Learn(int32_t /*drafted*/, int32_t /*accepted*/,
+                     absl::Duration /*draft_time*/) {}
 
   // Puts at most `max_drafts` >= 1 guesses of what follows `sequence` into
   // `drafts` (empty on entry); the target's state covers all of `sequence` but

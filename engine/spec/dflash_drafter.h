@@ -86,7 +86,7 @@ class DFlashDrafter : public BlockDrafter {
                               CancelFlags cancel) override;
   void Reset() override { context_.length = 0; }
 
-  DFlashContext& context() { return context_; }
+  DFlashContext* context() override { return &context_; }
 
  private:
   DFlashDrafter(DraftModel* model, DFlashContext context)

@@ -31,7 +31,8 @@ int Bin(float confidence, int bins) {
 
 }  // namespace
 
-void StepCosts::Curve::Add(int32_t n, double seconds) {
+void CostCurve::Add(int32_t n, absl::Duration time) {
+  const double seconds = absl::ToDoubleSeconds(time);
   if (n < 0 || n > kMaxBlockRows || !(seconds > 0)) return;
   double& seen = seconds_[n];
   // Steps are held up by what else runs on the machine, and never sped up.
@@ -40,7 +41,7 @@ void StepCosts::Curve::Add(int32_t n, double seconds) {
                    : seen + weight * (std::min(seconds, 3 * seen) - seen);
 }
 
-double StepCosts::Curve::Seconds(int32_t n) const {
+double CostCurve::Seconds(int32_t n) const {
   if (seconds_[n] > 0) return seconds_[n];
   int32_t below = n, above = n;
   while (below >= 0 && seconds_[below] == 0) --below;
@@ -51,14 +52,6 @@ double StepCosts::Curve::Seconds(int32_t n) const {
   const double line =
       low + (seconds_[above] - low) * (n - below) / (above - below);
   return std::max(low, kHope * line);
-}
-
-void StepCosts::Verified(int32_t rows, absl::Duration time) {
-  verify_.Add(rows, absl::ToDoubleSeconds(time));
-}
-
-void StepCosts::Drafted(int32_t drafts, absl::Duration time) {
-  draft_.Add(drafts, absl::ToDoubleSeconds(time));
 }
 
 void DraftPlanner::Rate::Add(bool agree) {
@@ -77,7 +70,7 @@ double DraftPlanner::Acceptance(int32_t i) const {
 }
 
 DraftPlanner::Choice DraftPlanner::Best(int32_t least, int32_t max_drafts,
-                                        const StepCosts& costs) const {
+                                        const CostCurve& verifying) const {
   Choice best;
   double tokens = 1.0, chance = 1.0, p = kFirstPrior / kNextPrior;
   for (int32_t k = 0; k <= max_drafts; ++k) {
@@ -88,30 +81,30 @@ DraftPlanner::Choice DraftPlanner::Best(int32_t least, int32_t max_drafts,
     }
     if (k < least) continue;
     const double seconds =
-        costs.VerifySeconds(1 + k) + (k > 0 ? costs.DraftSeconds(k) : 0.0);
+        verifying.Seconds(1 + k) + (k > 0 ? drafting_.Seconds(k) : 0.0);
     // Where nothing was seen yet, more tokens are better.
     if (k == least || tokens * best.seconds > best.tokens * seconds ||
         (seconds == 0.0 && best.seconds == 0.0)) {
-      best = {k, Reason::kBest, tokens, seconds};
+      best = {k, DraftReason::kBest, tokens, seconds};
     }
   }
   return best;
 }
 
 DraftPlanner::Choice DraftPlanner::Choose(int32_t max_drafts,
-                                          const StepCosts& costs) {
+                                          const CostCurve& verifying) {
   if (max_drafts <= 0) return {};
   const int64_t step = steps_++;
-  Choice best = Best(/*least=*/0, max_drafts, costs);
+  Choice best = Best(/*least=*/0, max_drafts, verifying);
   if (best.drafts > 0) {
     probe_every_ = 0;
-    const double plain = costs.VerifySeconds(1);
+    const double plain = verifying.Seconds(1);
     const bool close = best.tokens * plain < 2.0 * best.seconds;
-    if (step < next_measure_ || (costs.SeenRows(1) && !close)) return best;
+    if (step < next_measure_ || (verifying.Seen(1) && !close)) return best;
     next_measure_ = step + kMeasureEvery;
-    return {0, Reason::kMeasure, 1.0, plain};
+    return {0, DraftReason::kMeasure, 1.0, plain};
   }
-  best.reason = Reason::kPlain;
+  best.reason = DraftReason::kPlain;
   if (probe_every_ == 0) {
     probe_every_ = kProbeFirst;
     next_probe_ = step + probe_every_;
@@ -120,15 +113,15 @@ DraftPlanner::Choice DraftPlanner::Choose(int32_t max_drafts,
   probe_every_ = std::min(2 * probe_every_, kProbeMost);
   next_probe_ = step + probe_every_;
   probing_ = true;
-  best = Best(/*least=*/1, max_drafts, costs);
-  best.reason = Reason::kProbe;
+  best = Best(/*least=*/1, max_drafts, verifying);
+  best.reason = DraftReason::kProbe;
   return best;
 }
 
 int32_t DraftPlanner::Trim(absl::Span<const float> confidence, int32_t drafts,
-                           const StepCosts& costs) const {
+                           const CostCurve& verifying) const {
   if (confidence.empty()) return drafts;
-  const double drafting = costs.DraftSeconds(drafts);
+  const double drafting = drafting_.Seconds(drafts);
   double tokens = 1.0, chance = 1.0;
   double best_tokens = 0.0, best_seconds = 0.0;
   int32_t best = drafts;
@@ -136,7 +129,7 @@ int32_t DraftPlanner::Trim(absl::Span<const float> confidence, int32_t drafts,
     const float sure = confidence[k - 1];
     chance *= sure_[Bin(sure, kBins)].Estimate(sure > 0.0f ? sure : 0.0f);
     tokens += chance;
-    const double seconds = drafting + costs.VerifySeconds(1 + k);
+    const double seconds = drafting + verifying.Seconds(1 + k);
     if (k == 1 || tokens * best_seconds > best_tokens * seconds) {
       best = k;
       best_tokens = tokens;

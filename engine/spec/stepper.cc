@@ -145,9 +145,17 @@ void Stepper::StepTogether(absl::Span<StepItem> items) {
     asked += member.asked;
     rows += member.pass.plan.rows;
   }
+  const bool alone = items.size() == 1;
+  if (alone && !members_.empty() && !IsChunk(items[0])) {
+    verifying_.Add(static_cast<int32_t>(rows), verify_time);
+  }
   for (Member& member : members_) {
     member.item->status = Finish(&member);
     StepResult& result = *member.item->result;
+    if (member.item->status.ok() && !IsChunk(*member.item)) {
+      member.item->drafter->Learn(result.drafted, result.accepted,
+                                  alone ? draft_time : absl::ZeroDuration());
+    }
     result.draft_time = draft_time * member.asked / std::max<int64_t>(1, asked);
     result.verify_time = verify_time * member.pass.plan.rows / rows;
     result.accept_time = watch.Lap();
@@ -162,7 +170,9 @@ void Stepper::Draft() {
   for (Member& member : members_) {
     StepItem& item = *member.item;
     if (IsChunk(item)) continue;
-    member.asked = MaxDrafts(item);
+    item.result->choice =
+        item.drafter->Plan(item.sequence, MaxDrafts(item), verifying_);
+    member.asked = item.result->choice.drafts;
     if (member.asked == 0) continue;
     if (item.drafter->dflash() == nullptr) {
       item.status = item.drafter->Propose(item.sequence, member.asked,

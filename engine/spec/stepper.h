@@ -17,7 +17,9 @@
 #include "engine/sampling/sampler.h"
 #include "engine/spec/block_drafter.h"
 #include "engine/spec/dflash_drafter.h"
+#include "engine/spec/draft_planner.h"
 #include "engine/state/recurrent_store.h"
+#include "engine/stats.h"
 #include "engine/types.h"
 #include "kernels/logits/argmax.h"
 #include "pthreadpool.h"
@@ -26,6 +28,7 @@ namespace deltaedge {
 
 // What a step brought to one sequence.
 struct StepResult {
+  DraftChoice choice;    // How much was to be drafted, and why.
   int32_t drafted = 0;   // Drafts that were verified.
   int32_t accepted = 0;  // Of those, drafts that the target agreed with.
   // The tokens that follow the sequence: the accepted drafts, then one of the
@@ -142,6 +145,7 @@ class Stepper {
   std::vector<ArgMax> picks_;  // [max_block]
   std::vector<Member> members_;
   std::vector<TargetPass> passes_;
+  CostCurve verifying_;  // Steps with one sequence in them, by rows.
 };
 
 }  // namespace deltaedge

@@ -81,8 +81,8 @@ class TracedDrafter : public BlockDrafter {
     const DraftRequest request = {sequence.back(),
                                   static_cast<int64_t>(sequence.size()) - 1,
                                   static_cast<int32_t>(drafts->size()),
-                                  drafter_->context().capacity,
-                                  &drafter_->context().kv,
+                                  drafter_->context()->capacity,
+                                  &drafter_->context()->kv,
                                   logits.data(),
                                   again.data()};
     DELTAEDGE_RETURN_IF_ERROR(model_->Draft({&request, 1}, cancel));

@@ -53,7 +53,7 @@ class Sequence {
     auto created = DFlashDrafter::Create(model, capacity);
     EXPECT_TRUE(created.ok()) << created.status();
     drafter = *std::move(created);
-    DFlashContext& context = drafter->context();
+    DFlashContext& context = *drafter->context();
     pair.Dirty(capacity, &context.kv);
     std::fill(context.taps.begin(), context.taps.end(),
               std::numeric_limits<float>::quiet_NaN());
@@ -99,13 +99,13 @@ class Sequence {
 
   // Context and block after a proposal.
   std::vector<float> Rows() {
-    DFlashContext& context = drafter->context();
+    DFlashContext& context = *drafter->context();
     EXPECT_EQ(context.length, covered);
     return pair_.Rows(covered + 1 + static_cast<int64_t>(proposed.size()),
                       context.capacity, &context.kv);
   }
 
-  int64_t pending() const { return covered - drafter->context().length; }
+  int64_t pending() const { return covered - drafter->context()->length; }
   uint64_t seed() const { return seed_; }
 
   std::unique_ptr<DFlashDrafter> drafter;
@@ -240,19 +240,19 @@ TEST_P(DFlashDrafterTest, TogetherAsAlone) {
 TEST_P(DFlashDrafterTest, ACopyAtAnyMomentGoesOnTheSame) {
   int none_pending = 0, some_pending = 0, wrapped = 0, rejected = 0, fewer = 0;
   const auto copy = [&](Sequence& source, int64_t covered) {
-    const int64_t length = std::min(source.drafter->context().length, covered);
+    const int64_t length = std::min(source.drafter->context()->length, covered);
     ++(length == covered ? none_pending : some_pending);
     wrapped += length / kTapRows != covered / kTapRows && length < covered;
-    fewer += covered < source.drafter->context().length;
+    fewer += covered < source.drafter->context()->length;
     auto snapshot = DFlashContext::Create(pair_.config(), covered);
     ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-    snapshot->CopyFrom(source.drafter->context(), covered);
+    snapshot->CopyFrom(*source.drafter->context(), covered);
     // Of another capacity, and not unused.
     Sequence fork = NewSequence(source.seed(), kTokens + 33);
     ASSERT_TRUE(fork.Prefill(31).ok());
-    fork.drafter->context().CopyFrom(*snapshot, covered);
+    fork.drafter->context()->CopyFrom(*snapshot, covered);
     fork.covered = covered;
-    EXPECT_EQ(fork.drafter->context().length, length);
+    EXPECT_EQ(fork.drafter->context()->length, length);
     Propose(fork, most_);
     ASSERT_TRUE(fork.Block(1 + most_, 2).ok());
     Propose(fork, most_);
@@ -323,7 +323,7 @@ TEST_P(DFlashDrafterTest, AbandonedBehindAnyLayerThenAgain) {
     Sequence sequence = NewSequence(1);
     const auto abandon = [&](const float* taps, int64_t position,
                              int32_t rows) {
-      DFlashContext& context = sequence.drafter->context();
+      DFlashContext& context = *sequence.drafter->context();
       std::vector<TokenId> out(most_);
       const DraftInjection injection = {taps, position, rows, context.capacity,
                                         &context.kv};
@@ -336,12 +336,12 @@ TEST_P(DFlashDrafterTest, AbandonedBehindAnyLayerThenAgain) {
     const std::vector<float> noise = pair_.Taps(30, 77);
     ASSERT_TRUE(sequence.Prefill(50).ok());
     ASSERT_TRUE(sequence.Block(1 + most_, 5).ok());
-    const int64_t length = sequence.drafter->context().length;
+    const int64_t length = sequence.drafter->context()->length;
     EXPECT_TRUE(absl::IsCancelled(sequence.Prefill(30, &cancel)));
-    EXPECT_EQ(sequence.drafter->context().length, length);
+    EXPECT_EQ(sequence.drafter->context()->length, length);
     abandon(noise.data(), length, 30);
     EXPECT_TRUE(absl::IsCancelled(sequence.Propose(most_, &cancel)));
-    EXPECT_EQ(sequence.drafter->context().length, length);
+    EXPECT_EQ(sequence.drafter->context()->length, length);
     abandon(noise.data(), length, 5);
     Propose(sequence, most_);
     abandon(noise.data(), sequence.covered, 7);

@@ -14,7 +14,7 @@
 namespace deltaedge {
 namespace {
 
-using Reason = DraftPlanner::Reason;
+using Reason = DraftReason;
 using testing::Random;
 
 // A machine, a drafter and a clock, all made up.
@@ -25,7 +25,7 @@ struct World {
   std::vector<double> agree;
   double noise = 0.0;
 
-  StepCosts costs;
+  CostCurve costs;
   DraftPlanner planner;
   Random random{7};
   double seconds = 0.0;
@@ -49,11 +49,11 @@ struct World {
     int32_t accepted = 0;
     while (accepted < drafts && random.Unit() < agree[accepted]) ++accepted;
     const double verifying = Noisy(verify[1 + drafts]);
-    costs.Verified(1 + drafts, absl::Seconds(verifying));
+    costs.Add(1 + drafts, absl::Seconds(verifying));
     seconds += verifying;
     if (drafts > 0) {
       const double drafting = Noisy(draft[drafts]);
-      costs.Drafted(drafts, absl::Seconds(drafting));
+      planner.Drafted(drafts, absl::Seconds(drafting));
       seconds += drafting;
       planner.Observe(drafts, accepted, {});
     }
@@ -84,42 +84,42 @@ World MakeWorld(double row, double draft, double agree) {
   return world;
 }
 
-TEST(StepCostsTest, WhatWasNeverSeenIsGuessedOnTheLowSide) {
-  StepCosts costs;
-  EXPECT_EQ(costs.VerifySeconds(5), 0.0);
-  costs.Verified(4, absl::Seconds(4));
-  EXPECT_EQ(costs.VerifySeconds(9), 4.0);
-  EXPECT_EQ(costs.VerifySeconds(1), 4.0) << "nothing smaller was seen";
-  costs.Verified(1, absl::Seconds(1));
-  EXPECT_LT(costs.VerifySeconds(3), 3.0);
-  EXPECT_GT(costs.VerifySeconds(3), costs.VerifySeconds(2));
-  EXPECT_EQ(costs.VerifySeconds(4), 4.0);
-  costs.Verified(2, absl::Seconds(3.9));
-  EXPECT_EQ(costs.VerifySeconds(3), 3.9) << "not below the smaller one";
-  EXPECT_FALSE(costs.SeenRows(3));
-  EXPECT_TRUE(costs.SeenRows(4));
+TEST(CostCurveTest, WhatWasNeverSeenIsGuessedOnTheLowSide) {
+  CostCurve costs;
+  EXPECT_EQ(costs.Seconds(5), 0.0);
+  costs.Add(4, absl::Seconds(4));
+  EXPECT_EQ(costs.Seconds(9), 4.0);
+  EXPECT_EQ(costs.Seconds(1), 4.0) << "nothing smaller was seen";
+  costs.Add(1, absl::Seconds(1));
+  EXPECT_LT(costs.Seconds(3), 3.0);
+  EXPECT_GT(costs.Seconds(3), costs.Seconds(2));
+  EXPECT_EQ(costs.Seconds(4), 4.0);
+  costs.Add(2, absl::Seconds(3.9));
+  EXPECT_EQ(costs.Seconds(3), 3.9) << "not below the smaller one";
+  EXPECT_FALSE(costs.Seen(3));
+  EXPECT_TRUE(costs.Seen(4));
 }
 
-TEST(StepCostsTest, OneStepThatWasHeldUpHardlyCounts) {
-  StepCosts costs;
-  for (int i = 0; i < 10; ++i) costs.Verified(8, absl::Milliseconds(2));
-  costs.Verified(8, absl::Seconds(30));
-  EXPECT_LT(costs.VerifySeconds(8), 2.5e-3);
-  for (int i = 0; i < 100; ++i) costs.Verified(8, absl::Milliseconds(4));
-  EXPECT_NEAR(costs.VerifySeconds(8), 4e-3, 1e-4) << "but a new speed does";
+TEST(CostCurveTest, OneStepThatWasHeldUpHardlyCounts) {
+  CostCurve costs;
+  for (int i = 0; i < 10; ++i) costs.Add(8, absl::Milliseconds(2));
+  costs.Add(8, absl::Seconds(30));
+  EXPECT_LT(costs.Seconds(8), 2.5e-3);
+  for (int i = 0; i < 100; ++i) costs.Add(8, absl::Milliseconds(4));
+  EXPECT_NEAR(costs.Seconds(8), 4e-3, 1e-4) << "but a new speed does";
 }
 
-TEST(StepCostsTest, NonsenseIsIgnored) {
-  StepCosts costs;
-  costs.Verified(-1, absl::Seconds(1));
-  costs.Verified(kMaxBlockRows + 1, absl::Seconds(1));
-  costs.Verified(3, absl::ZeroDuration());
-  costs.Verified(3, -absl::Seconds(1));
-  EXPECT_EQ(costs.VerifySeconds(3), 0.0);
+TEST(CostCurveTest, NonsenseIsIgnored) {
+  CostCurve costs;
+  costs.Add(-1, absl::Seconds(1));
+  costs.Add(kMaxBlockRows + 1, absl::Seconds(1));
+  costs.Add(3, absl::ZeroDuration());
+  costs.Add(3, -absl::Seconds(1));
+  EXPECT_EQ(costs.Seconds(3), 0.0);
 }
 
 TEST(DraftPlannerTest, NoRoomIsNoDraft) {
-  StepCosts costs;
+  CostCurve costs;
   DraftPlanner planner;
   const DraftPlanner::Choice choice = planner.Choose(0, costs);
   EXPECT_EQ(choice.drafts, 0);
@@ -127,7 +127,7 @@ TEST(DraftPlannerTest, NoRoomIsNoDraft) {
 }
 
 TEST(DraftPlannerTest, StartsWithAsManyAsThereAre) {
-  StepCosts costs;
+  CostCurve costs;
   DraftPlanner planner;
   EXPECT_EQ(planner.Choose(7, costs).drafts, 7);
 }
@@ -201,7 +201,7 @@ TEST(DraftPlannerTest, SaysWhy) {
 TEST(DraftPlannerTest, TrimKeepsWhatTheDrafterIsSureOf) {
   World world = MakeWorld(0.3, 0.2, 0.0);
   for (int32_t rows = 1; rows <= kMaxBlockRows; ++rows) {
-    world.costs.Verified(rows, absl::Seconds(world.verify[rows]));
+    world.costs.Add(rows, absl::Seconds(world.verify[rows]));
   }
   const std::vector<float> sure = {0.95f, 0.95f, 0.95f, 0.05f, 0.05f, 0.9f};
   EXPECT_EQ(world.planner.Trim(sure, 6, world.costs), 3);
@@ -217,7 +217,7 @@ TEST(DraftPlannerTest, TrimKeepsWhatTheDrafterIsSureOf) {
 TEST(DraftPlannerTest, ConfidenceIsMeasuredAgainstWhatHappened) {
   World world = MakeWorld(0.3, 0.2, 0.0);
   for (int32_t rows = 1; rows <= kMaxBlockRows; ++rows) {
-    world.costs.Verified(rows, absl::Seconds(world.verify[rows]));
+    world.costs.Add(rows, absl::Seconds(world.verify[rows]));
   }
   const std::vector<float> sure(7, 0.97f);
   EXPECT_EQ(world.planner.Trim(sure, 7, world.costs), 7);

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// However much is drafted and by whom, chosen step by step from times that no
+// two runs share: tokens and scores are those of plain decoding.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/engine.h"
+#include "engine/options.h"
+#include "engine/session.h"
+#include "engine/stats.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/canary.h"
+#include "tests/testing/demo_pair.h"
+#include "tests/testing/scripted_drafter.h"
+
+namespace deltaedge {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::SameBits;
+using testing::ScriptedDrafter;
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<float> logits;
+  SessionStats stats;
+};
+
+class AdaptiveTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    EngineOptions options;
+    options.num_threads = 1;
+    auto engine = Engine::Open(testing::DemoPair(), options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    auto ids = engine_->chat().Render({{Role::kUser, "What is a dog?"}});
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    prompt_ = *std::move(ids);
+  }
+
+  GenerateOptions Rules(int32_t tokens) const {
+    GenerateOptions options;
+    options.max_new_tokens = tokens;
+    options.ignore_model_stop_tokens = true;
+    options.logits = true;
+    return options;
+  }
+
+  Answer Ask(SessionOptions options, const GenerateOptions& rules) {
+    options.max_context = 512;
+    auto session = engine_->NewSession(options);
+    EXPECT_TRUE(session.ok()) << session.status();
+    EXPECT_TRUE((*session)->Prefill(prompt_).ok());
+    Answer answer;
+    auto result = (*session)->Generate(rules, [&](const TokenEvent& event) {
+      answer.tokens.push_back(event.id);
+      answer.logits.insert(answer.logits.end(), event.logits.begin(),
+                           event.logits.end());
+      return true;
+    });
+    EXPECT_TRUE(result.ok()) << result.status();
+    answer.stats = (*session)->stats();
+    return answer;
+  }
+
+  Answer Plain(const GenerateOptions& rules) {
+    SessionOptions options;
+    options.draft_tokens = 0;
+    return Ask(options, rules);
+  }
+
+  static void ExpectEqual(const Answer& a, const Answer& b) {
+    EXPECT_EQ(a.tokens, b.tokens);
+    EXPECT_TRUE(SameBits(a.logits, b.logits));
+  }
+
+  std::shared_ptr<ScriptedDrafter> Script(const Answer& plain, int32_t right) {
+    std::vector<TokenId> all = prompt_;
+    all.insert(all.end(), plain.tokens.begin(), plain.tokens.end());
+    return std::make_shared<ScriptedDrafter>(
+        all, engine_->info().vocab_size, [right](int, int32_t max_drafts) {
+          return ScriptedDrafter::Round{max_drafts, right};
+        });
+  }
+
+  std::unique_ptr<Engine> engine_;
+  std::vector<TokenId> prompt_;
+};
+
+TEST_F(AdaptiveTest, TheModelsDraftsWithTheLookupBesideThem) {
+  for (const float temperature : {0.0f, 0.8f}) {
+    GenerateOptions rules = Rules(120);
+    rules.sampling.temperature = temperature;
+    rules.sampling.seed = 11;
+    const Answer plain = Plain(rules);
+    for (const Rollback rollback : {Rollback::kJournal, Rollback::kSlots}) {
+      SessionOptions options;
+      options.rollback = rollback;
+      const Answer adaptive = Ask(options, rules);
+      ExpectEqual(adaptive, plain);
+      EXPECT_GT(adaptive.stats.drafted, 0);
+    }
+  }
+}
+
+TEST_F(AdaptiveTest, TheLookupAlone) {
+  // Twice the same, so that there is something to look up.
+  prompt_.insert(prompt_.end(), prompt_.begin(), prompt_.end());
+  const Answer plain = Plain(Rules(120));
+  for (const int32_t drafts : {-1, 1, 4, 15}) {
+    SessionOptions options;
+    options.lookup = true;
+    if (drafts > 0) options.draft_tokens = drafts;
+    const Answer looked_up = Ask(options, Rules(120));
+    ExpectEqual(looked_up, plain);
+    EXPECT_GT(looked_up.stats.drafted, 0);
+    if (drafts < 0) {
+      EXPECT_EQ(looked_up.stats.lookup_drafted, looked_up.stats.drafted);
+      EXPECT_EQ(looked_up.stats.lookup_accepted, looked_up.stats.accepted);
+    }
+  }
+}
+
+TEST_F(AdaptiveTest, AnApplicationsDrafter) {
+  const Answer plain = Plain(Rules(150));
+  for (const int32_t right : {0, 1, 3, 15}) {
+    SessionOptions options;
+    options.drafter = Script(plain, right);
+    const Answer drafted = Ask(options, Rules(150));
+    ExpectEqual(drafted, plain);
+    EXPECT_GT(drafted.stats.drafted, 0);
+  }
+}
+
+TEST_F(AdaptiveTest, GivesUpDraftsThatNeverAgree) {
+  const Answer plain = Plain(Rules(300));
+  SessionOptions options;
+  options.drafter = Script(plain, 0);
+  const Answer drafted = Ask(options, Rules(300));
+  ExpectEqual(drafted, plain);
+  const SessionStats& stats = drafted.stats;
+  // Fifteen a step would be thousands. The look-up may find something.
+  EXPECT_LT(stats.drafted - stats.lookup_drafted, 500);
+  EXPECT_GT(stats.plain_by_choice, 0);
+  EXPECT_GE(stats.probes, 1);
+  EXPECT_LE(stats.plain_by_choice + stats.probes, stats.steps);
+}
+
+TEST_F(AdaptiveTest, SaysWhatItChose) {
+  SessionOptions options;
+  const Answer free = Ask(options, Rules(60));
+  EXPECT_NE(free.stats.last_choice.reason, DraftReason::kPinned);
+  options.draft_tokens = 3;
+  const Answer pinned = Ask(options, Rules(60));
+  EXPECT_EQ(pinned.stats.last_choice.reason, DraftReason::kNoRoom)
+      << "one token was left to say";
+  EXPECT_EQ(pinned.stats.plain_by_choice, 0);
+  EXPECT_EQ(pinned.stats.probes, 0);
+  for (size_t i = 0; i < pinned.stats.tried_at.size(); ++i) {
+    EXPECT_GT(pinned.stats.tried_at[i], 0);
+  }
+}
+
+TEST_F(AdaptiveTest, LookupAndADrafterExcludeEachOther) {
+  SessionOptions options;
+  options.lookup = true;
+  options.drafter = Script({}, 0);
+  const absl::Status status = engine_->NewSession(options).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("lookup"));
+}
+
+TEST_F(AdaptiveTest, ALookupNeedsNoDraftFile) {
+  EngineOptions options;
+  options.num_threads = 1;
+  auto engine = Engine::Open({testing::DemoPair().target, ""}, options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  SessionOptions with, without;
+  with.lookup = true;
+  EXPECT_EQ((*engine)->EstimateMemory(with)->draft_bytes, 0);
+  EXPECT_TRUE((*engine)->NewSession(with).ok());
+  without.draft_tokens = 1;
+  const absl::Status status = (*engine)->NewSession(without).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(status.message(), HasSubstr("lookup"));
+}
+
+// Cases C1, C3, C4 with look-up drafts: rounds with drafts, wrong ones and
+// rounds without any in between.
+TEST_F(AdaptiveTest, ForksAndRestoresGoOn) {
+  prompt_.insert(prompt_.end(), prompt_.begin(), prompt_.end());
+  const Answer plain = Plain(Rules(80));
+  SessionOptions options;
+  options.lookup = true;
+  options.max_context = 512;
+  auto session = engine_->NewSession(options);
+  ASSERT_TRUE(session.ok());
+  ASSERT_TRUE((*session)->Prefill(prompt_).ok());
+  ASSERT_TRUE((*session)->Start(Rules(80)).ok());
+  auto snapshot = (*session)->Take();
+  ASSERT_TRUE(snapshot.ok());
+  for (int round = 0; round < 3; ++round) {
+    std::vector<TokenId> said;
+    while (true) {
+      auto event = (*session)->Next();
+      ASSERT_TRUE(event.ok()) << event.status();
+      if (!event->has_value()) break;
+      said.push_back((*event)->id);
+      if (said.size() != 37u) continue;
+      auto fork = (*session)->Fork();
+      ASSERT_TRUE(fork.ok());
+      std::vector<TokenId> rest;
+      for (auto e = (*fork)->Next(); e.ok() && e->has_value();
+           e = (*fork)->Next()) {
+        rest.push_back((*e)->id);
+      }
+      EXPECT_TRUE(std::equal(rest.begin(), rest.end(),
+                             plain.tokens.begin() + 37, plain.tokens.end()));
+    }
+    EXPECT_EQ(said, plain.tokens);
+    ASSERT_TRUE((*session)->Restore(*snapshot).ok());
+  }
+}
+
+}  // namespace
+}  // namespace deltaedge
