@@ -703,8 +703,9 @@ absl::StatusOr<std::vector<absl::Status>> EngineImpl::StepMany(
     StepItem item;
     const absl::StatusOr<bool> runs = sessions[i]->impl_->PrepareStep(&item);
     outcomes[i] = runs.status();
-    if (!runs.ok() || !*runs) continue;
+    if (!runs.ok()) continue;
     sessions[i]->impl_->set_busy(true);
+    if (!*runs) continue;
     items.push_back(item);
     owners.push_back(i);
   }
@@ -712,10 +713,11 @@ absl::StatusOr<std::vector<absl::Status>> EngineImpl::StepMany(
     absl::MutexLock lock(&step_mutex);
     stepper->Step(absl::MakeSpan(items));
   }
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    if (outcomes[i].ok()) sessions[i]->impl_->set_busy(false);
+  }
   for (size_t i = 0; i < items.size(); ++i) {
-    Session::Impl& impl = *sessions[owners[i]]->impl_;
-    impl.set_busy(false);
-    outcomes[owners[i]] = impl.FinishStep(items[i]);
+    outcomes[owners[i]] = sessions[owners[i]]->impl_->FinishStep(items[i]);
   }
   return outcomes;
 }

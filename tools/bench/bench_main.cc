@@ -185,9 +185,11 @@ absl::Status Run(const char* program) {
       bench.prompts = RandomPrompts(*engine, prompt);
     }
     if (format == Format::kTable) {
-      absl::PrintF("%s: %.1f MB of weights, %s, %d threads\n",
-                   engine->info().name, engine->info().weight_bytes / 1e6,
-                   engine->info().cpu_target, engine->info().threads);
+      absl::PrintF(
+          "%s: %.1f MB of weights, %s, %d threads\n",
+          engine->info().name.empty() ? files.target : engine->info().name,
+          engine->info().weight_bytes / 1e6, engine->info().cpu_target,
+          engine->info().threads);
     }
     absl::PrintF("%s", Heading(format));
     const auto print = [&](absl::StatusOr<std::vector<Result>> results) {

@@ -17,7 +17,7 @@ namespace deltaedge {
 struct Sample {
   absl::Duration time;
   int64_t tokens = 0;
-  int64_t steps = 0;  // In which some session's target pass was run.
+  int64_t steps = 0;  // Of all sessions.
 };
 
 struct Spread {
