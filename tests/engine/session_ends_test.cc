@@ -143,7 +143,7 @@ TEST(StopTokens, AreCommittedAlikeInEveryTurn) {
   std::vector<std::vector<TokenId>> turns;
   for (const Way& way : {Plain(), DFlash(), DFlash(Rollback::kSlots)}) {
     SCOPED_TRACE(way.name);
-    const auto session = truth.NewSession(way);
+    const auto session = truth.NewSession(way, /*max_context=*/512);
     size_t turn = 0;
     for (const char* text : {"What is a dog?", "Use it in a sentence.",
                              "Thanks!", "What is water?", "12 x 10"}) {
@@ -439,7 +439,7 @@ TEST(StopTexts, AnywhereAcrossTokensAndBlocks) {
       ends.insert(FirstMatch(truth.answer(), {stop}).tokens);
       const std::vector<Way> ways = SomeWays();
       for (size_t i = 0; i < ways.size(); ++i) {
-        if ((i + round) % (length == 3 ? 2 : 4) != 0) continue;
+        if ((i + round) % (length == 3 ? 2 : 6) != 0) continue;
         ExpectStops(truth, ways[i], {stop}, kAll[(round + i) % 3]);
       }
       ++round;
@@ -452,7 +452,7 @@ TEST(StopTexts, SeveralAndThoseThatOnlyBegin) {
   const Truth& truth = Syllables();
   const std::vector<std::string> characters = Characters(truth.answer().Text());
   testing::Random random(3);
-  for (int round = 0; round < 25; ++round) {
+  for (int round = 0; round < 15; ++round) {
     std::vector<std::string> stops;
     for (int i = random.Int(2, 4); i > 0; --i) {
       std::string stop;
@@ -498,7 +498,7 @@ TEST(StopTexts, OfWords) {
 TEST(StopTexts, WinOverLimits) {
   const Truth& truth = Syllables();
   const std::vector<std::string> characters = Characters(truth.answer().Text());
-  for (size_t begin = 0; begin < 14; ++begin) {
+  for (size_t begin = 0; begin < 14; begin += 2) {
     const std::string stop = characters[begin] + characters[begin + 1];
     const Match match = FirstMatch(truth.answer(), {stop});
     ASSERT_TRUE(match.found);
@@ -511,7 +511,7 @@ TEST(StopTexts, WinOverLimits) {
         GenerateOptions rules = truth.rules();
         rules.stop_texts = {stop};
         if (!full) rules.max_new_tokens = static_cast<int32_t>(match.tokens);
-        const Answer answer = truth.Say(*session, rules, kAll[begin % 3]);
+        const Answer answer = truth.Say(*session, rules, kAll[begin / 2 % 3]);
         ExpectBeginning(answer, truth.answer(), match.tokens);
         EXPECT_EQ(answer.reason, FinishReason::kStopText);
         EXPECT_EQ(answer.Text(), truth.answer().Text().substr(0, match.begin));
@@ -526,7 +526,7 @@ TEST(StopTexts, WinOverLimits) {
 TEST(StopTexts, HeldBackTextArrivesWhenSomethingElseEndsTheAnswer) {
   const Truth& truth = Babble();
   const std::vector<TokenId>& ids = truth.answer().ids;
-  for (const size_t count : {2, 8, 9, 15, 16}) {
+  for (const size_t count : {2, 8, 16}) {
     ASSERT_EQ(std::count(ids.begin(), ids.begin() + count, ids[count - 1]), 1);
     for (const Way& way : SomeWays()) {
       for (const FinishReason reason :
@@ -757,14 +757,14 @@ TEST(Cancel, FromAnotherThreadInAPrompt) {
   testing::Random random(8);
   while (prompt.size() < 1200) prompt.push_back(random.Int(0, 299));
   const Truth truth(&Bytes(), prompt, Hot(), 6);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 6; ++round) {
     const auto session =
         truth.NewSession(round % 2 == 0 ? DFlash() : Plain(Rollback::kSlots));
     int cancelled = 0;
     for (int64_t begin = 0; begin < 1200; begin = session->position()) {
       std::atomic<int> count{0};
       std::thread other([&] {
-        for (int i = 0; i < 20000 * round; ++i) ++count;
+        for (int i = 0; i < 40000 * round; ++i) ++count;
         session->Cancel();
       });
       const auto rest = absl::MakeConstSpan(prompt).subspan(begin);
