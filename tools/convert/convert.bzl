@@ -3,7 +3,7 @@
 
 load(":model_file.bzl", "model_file")
 
-def deltaedge_model(name, checkpoint, target = None, flags = [], **kwargs):
+def deltaedge_model(name, checkpoint, target = None, weights = "f32", flags = [], **kwargs):
     """Converts a Hugging Face checkpoint into `name`.gdn.
 
     Args:
@@ -12,6 +12,7 @@ def deltaedge_model(name, checkpoint, target = None, flags = [], **kwargs):
         one of them is called config.json. Files that the converter does not
         read do no harm.
       target: label of the target's model file, for a draft.
+      weights: type of its matrices: "f32", "q8", "q4" or "q8w".
       flags: more flags of //tools/convert.
       **kwargs: attributes of every rule, such as visibility.
     """
@@ -20,7 +21,7 @@ def deltaedge_model(name, checkpoint, target = None, flags = [], **kwargs):
         srcs = checkpoint,
         by_folder = True,
         config = "/config.json",
-        flags = flags,
+        flags = ["--weights=" + weights] + flags,
         input_flag = "input",
         target = target,
         tool = Label("//tools/convert"),

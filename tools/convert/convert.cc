@@ -38,6 +38,8 @@
 #include "tools/convert/safetensors.h"
 #include "tools/convert/tensor_map.h"
 #include "tools/convert/tokenizer_json.h"
+#include "tools/convert/weight_recipe.h"
+#include "tools/convert/weight_writer.h"
 
 namespace deltaedge {
 namespace {
@@ -216,11 +218,6 @@ class Conversion {
       : options_(options), progress_(progress) {}
 
   absl::StatusOr<ConvertSummary> Run() {
-    if (options_.weights != WeightType::kF32) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("weights of type ", WeightTypeName(options_.weights),
-                       " cannot be written; f32 can"));
-    }
     HfConfigOptions config_options;
     config_options.ignore_unknown_keys = options_.ignore_unknown_keys;
     config_options.sliding_mask = options_.sliding_mask;
@@ -235,6 +232,10 @@ class Conversion {
 
     contents_.converter = kConverter;
     summary_.name = ModelName(options_);
+    DELTAEDGE_RETURN_IF_ERROR(CheckRecipe(
+        options_.recipe, std::holds_alternative<HfTarget>(config.model)
+                             ? ModelKind::kTarget
+                             : ModelKind::kDraft));
     if (auto* const target = std::get_if<HfTarget>(&config.model)) {
       DELTAEDGE_RETURN_IF_ERROR(PrepareTarget(*target, checkpoint));
     } else {
@@ -364,7 +365,10 @@ class Conversion {
 
   absl::Status Write(const Safetensors& checkpoint) {
     std::vector<TensorSpec> specs;
-    for (const MappedTensor& tensor : map_.tensors) {
+    int64_t fallbacks = 0;
+    for (MappedTensor& tensor : map_.tensors) {
+      fallbacks += FallsBack(options_.recipe, tensor.spec);
+      tensor.spec.type = TypeFor(options_.recipe, tensor.spec);
       specs.push_back(tensor.spec);
       summary_.parameters += tensor.source->elements;
       summary_.source_bytes += tensor.source->bytes;
@@ -372,13 +376,21 @@ class Conversion {
           TensorBytes(tensor.spec.type, tensor.spec.shape).value_or(0);
     }
     summary_.tensors = static_cast<int64_t>(specs.size());
+    summary_.stored = CountWeights(specs);
     summary_.skipped = std::move(map_.skipped);
+    if (fallbacks > 0) {
+      Note(fallbacks,
+           " matrices are q8 instead of q4, which needs multiples "
+           "of ",
+           kQ4Block, " for columns");
+    }
     DELTAEDGE_ASSIGN_OR_RETURN(
         const std::unique_ptr<ModelWriter> writer,
         ModelWriter::Create(options_.output, std::move(contents_),
                             std::move(specs)));
+    WeightWriter weights(writer.get());
     for (const MappedTensor& tensor : map_.tensors) {
-      DELTAEDGE_RETURN_IF_ERROR(WriteTensor(checkpoint, tensor, writer.get()));
+      DELTAEDGE_RETURN_IF_ERROR(WriteTensor(checkpoint, tensor, &weights));
     }
     DELTAEDGE_RETURN_IF_ERROR(writer->Finish(summary_.fingerprint));
     summary_.file_bytes = writer->file_bytes();
@@ -386,12 +398,15 @@ class Conversion {
   }
 
   absl::Status WriteTensor(const Safetensors& checkpoint,
-                           const MappedTensor& tensor, ModelWriter* writer) {
+                           const MappedTensor& tensor, WeightWriter* writer) {
     const SafetensorsEntry& source = *tensor.source;
-    const int64_t piece = tensor.change == TensorChange::kConvTaps
-                              ? source.elements
-                              : kPieceElements;
-    DELTAEDGE_RETURN_IF_ERROR(writer->Begin(tensor.spec.name));
+    const int64_t piece =
+        tensor.change == TensorChange::kConvTaps
+            ? source.elements
+            : WeightWriter::PieceOf(tensor.spec, kPieceElements);
+    const int64_t bytes =
+        TensorBytes(tensor.spec.type, tensor.spec.shape).value_or(0);
+    DELTAEDGE_RETURN_IF_ERROR(writer->Begin(tensor.spec));
     for (int64_t first = 0; first < source.elements; first += piece) {
       values_.resize(std::min(piece, source.elements - first));
       DELTAEDGE_RETURN_IF_ERROR(
@@ -399,14 +414,19 @@ class Conversion {
       Change(tensor, &values_);
       DELTAEDGE_RETURN_IF_ERROR(CheckFinite(values_, first, tensor.source_name,
                                             checkpoint.PathOf(source)));
-      DELTAEDGE_RETURN_IF_ERROR(writer->Append(absl::MakeConstSpan(values_)));
-      done_bytes_ += static_cast<int64_t>(values_.size() * sizeof(float));
+      DELTAEDGE_RETURN_IF_ERROR(writer->Append(values_));
+      const double part =
+          static_cast<double>(first + static_cast<int64_t>(values_.size())) /
+          static_cast<double>(source.elements);
+      const int64_t done =
+          done_bytes_ + static_cast<int64_t>(part * static_cast<double>(bytes));
       if (progress_ != nullptr &&
-          !progress_(tensor.spec.name, done_bytes_, total_bytes_)) {
+          !progress_(tensor.spec.name, done, total_bytes_)) {
         return absl::CancelledError(absl::StrCat(
             options_.output, ": stopped at tensor ", tensor.spec.name));
       }
     }
+    done_bytes_ += bytes;
     return absl::OkStatus();
   }
 
@@ -416,7 +436,7 @@ class Conversion {
   TensorMap map_;
   ConvertSummary summary_;
   std::vector<float> values_;
-  int64_t done_bytes_ = 0;
+  int64_t done_bytes_ = 0;  // Of whole tensors.
   int64_t total_bytes_ = 0;
 };
 

@@ -13,8 +13,8 @@
 #include "absl/strings/string_view.h"
 #include "engine/model/config.h"
 #include "engine/model/model_contents.h"
-#include "engine/model/weights.h"
 #include "tools/convert/tensor_map.h"
+#include "tools/convert/weight_recipe.h"
 
 namespace deltaedge {
 
@@ -28,7 +28,7 @@ struct ConvertOptions {
   std::string output;
   // The target's model file: required for a draft, refused for a target.
   std::string target;
-  WeightType weights = WeightType::kF32;
+  WeightRecipe recipe;
   // TargetConfig::name or DraftConfig::name. Empty: the last part of `input`.
   std::string name;
 
@@ -43,10 +43,11 @@ struct ConvertOptions {
 struct ConvertSummary {
   ModelKind kind = ModelKind::kTarget;
   std::string name;
-  int64_t tensors = 0;       // Written.
-  int64_t parameters = 0;    // Numbers in them.
-  int64_t source_bytes = 0;  // Of these tensors in the checkpoint.
-  int64_t file_bytes = 0;    // Of the model file.
+  int64_t tensors = 0;                // Written.
+  int64_t parameters = 0;             // Numbers in them.
+  int64_t source_bytes = 0;           // Of these tensors in the checkpoint.
+  int64_t file_bytes = 0;             // Of the model file.
+  std::vector<StoredWeights> stored;  // What these are made of.
   std::vector<TensorMap::Skipped> skipped;  // Vision and the like.
   uint64_t fingerprint = 0;
   uint64_t target_fingerprint = 0;  // kDraft
@@ -65,7 +66,9 @@ using ConvertProgress = std::function<bool(
 //
 // Values are widened to float and then stored as engine/model/weights.h says:
 // one is added to the target's zero-centred norms, A_log becomes -exp(A_log),
-// convolution taps are laid side by side, all else is stored as it is.
+// convolution taps are laid side by side, matrices take the types of the recipe
+// (quantise.h tells how), all else is stored as it is. The fingerprint is of
+// the checkpoint's values and does not depend on the recipe.
 //
 // Errors name the file, and the key or tensor and its value:
 //   InvalidArgument  something in the checkpoint or the options is not sound,

@@ -3,6 +3,7 @@
 // Converts a Hugging Face checkpoint into a model file:
 //
 //   convert --input=DIR --output=FILE.gdn [--target=TARGET.gdn]
+//           [--weights=q8] [--head=q8] [--gdn=q8]
 
 #include <unistd.h>
 
@@ -28,14 +29,14 @@
 #include "engine/model/config.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
-#include "engine/model/weights.h"
 #include "tools/convert/convert.h"
+#include "tools/convert/recipe_flags.h"
+#include "tools/convert/weight_recipe.h"
 
 ABSL_FLAG(std::string, input, "", "the checkpoint's folder. Required");
 ABSL_FLAG(std::string, output, "", "the model file to write. Required");
 ABSL_FLAG(std::string, target, "",
           "the model file of a draft's target. Required for drafts");
-ABSL_FLAG(std::string, weights, "f32", "how weights are stored: f32");
 ABSL_FLAG(std::string, name, "",
           "the model's name, for people. Default: the folder's");
 ABSL_FLAG(bool, no_chat, false,
@@ -76,11 +77,9 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(
   options.ignore_unknown_keys = absl::GetFlag(FLAGS_ignore_unknown_keys);
   if (options.input.empty()) return UsageError("--input is missing");
   if (options.output.empty()) return UsageError("--output is missing");
-  const std::string weights = absl::GetFlag(FLAGS_weights);
-  if (weights != "f32") {
-    return UsageError(
-        absl::StrCat("--weights is \"", weights, "\"; f32 is supported"));
-  }
+  const absl::StatusOr<WeightRecipe> recipe = RecipeFromFlags();
+  if (!recipe.ok()) return UsageError(recipe.status().message());
+  options.recipe = *recipe;
   const std::string mask = absl::GetFlag(FLAGS_sliding_mask);
   if (mask == "causal") {
     options.sliding_mask = SlidingMask::kCausal;
@@ -146,6 +145,9 @@ void PrintSummary(const ConvertOptions& options, const ConvertSummary& summary,
                 summary.parameters);
   absl::FPrintF(stderr, "  size         %s from %s\n",
                 Mebibytes(summary.file_bytes), Mebibytes(summary.source_bytes));
+  for (const StoredWeights& stored : summary.stored) {
+    absl::FPrintF(stderr, "  weights      %s\n", StoredText(stored));
+  }
   for (const TensorMap::Skipped& skipped : summary.skipped) {
     absl::FPrintF(stderr, "  skipped      %d tensors, %s: %s\n",
                   skipped.tensors, Mebibytes(skipped.bytes), skipped.what);
@@ -187,7 +189,8 @@ int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "converts a Hugging Face checkpoint (Qwen3.5 dense target or DFlash "
       "draft) into a DeltaEdge model file:\n"
-      "  convert --input=DIR --output=FILE.gdn [--target=TARGET.gdn]");
+      "  convert --input=DIR --output=FILE.gdn [--target=TARGET.gdn] "
+      "[--weights=q8]");
   const absl::Status status =
       deltaedge::Run(absl::ParseCommandLine(argc, argv));
   if (status.ok()) return EXIT_SUCCESS;

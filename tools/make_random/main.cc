@@ -2,14 +2,19 @@
 //
 // Writes a model file of random weights:
 //
+//   make_random --shape=qwen3.5-0.8b --weights=q8 --output=TARGET.gdn
+//   make_random --shape=qwen3.5-0.8b --draft --target=TARGET.gdn
+//               --weights=q8 --output=DRAFT.gdn
 //   make_random --config=config.json --seed=1 --output=FILE.gdn
 //               [--target=TARGET.gdn]
 
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -25,12 +30,23 @@
 #include "engine/model/config.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
+#include "engine/model/model_index.h"
 #include "tools/convert/hf_config.h"
 #include "tools/convert/random_access_file.h"
+#include "tools/convert/recipe_flags.h"
+#include "tools/convert/weight_recipe.h"
 #include "tools/make_random/make_random.h"
+#include "tools/make_random/shapes.h"
 
+ABSL_FLAG(std::string, shape, "",
+          "sizes of a published model: qwen3.5-0.8b, -2b, -4b, -9b or -27b. "
+          "This or --config is required");
+ABSL_FLAG(bool, draft, false,
+          "with --shape: the DFlash draft for that model, of the one in "
+          "--target");
 ABSL_FLAG(std::string, config, "",
-          "a Hugging Face config.json of a target or a draft. Required");
+          "a Hugging Face config.json of a target or a draft");
+ABSL_FLAG(int32_t, layers, 0, "keep this many layers only, the first. 0: all");
 ABSL_FLAG(uint64_t, seed, 1, "of the weights");
 ABSL_FLAG(std::string, output, "", "the model file to write. Required");
 ABSL_FLAG(std::string, target, "",
@@ -51,49 +67,114 @@ absl::Status UsageError(absl::string_view message) {
       absl::StrCat(message, " (--help lists all flags)"));
 }
 
-absl::Status Run(const std::vector<char*>& arguments) {
+std::atomic<bool> interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+// Lets the work end by itself, so that the temporary file is removed.
+void Interrupt(int) { interrupted.store(true); }
+
+// What the flags make of a model, all but its name.
+absl::StatusOr<HfConfig> ConfigFromFlags() {
   const std::string path = absl::GetFlag(FLAGS_config);
+  const std::string shape = absl::GetFlag(FLAGS_shape);
+  const std::string target_path = absl::GetFlag(FLAGS_target);
+  const bool draft = absl::GetFlag(FLAGS_draft);
+  if (path.empty() == shape.empty()) {
+    return UsageError("exactly one of --shape and --config is needed");
+  }
+  if (!path.empty()) {
+    if (draft) {
+      return UsageError("--draft is for --shape: a config.json says itself");
+    }
+    DELTAEDGE_ASSIGN_OR_RETURN(const std::string text,
+                               ReadSmallFile(path, kMaxConfigBytes));
+    return ParseHfConfig(text, path);
+  }
+  HfConfig config;
+  if (!draft) {
+    HfTarget target;
+    DELTAEDGE_ASSIGN_OR_RETURN(target.config, TargetShape(shape));
+    config.model = std::move(target);
+    return config;
+  }
+  if (target_path.empty()) return UsageError("--draft needs --target");
+  DELTAEDGE_ASSIGN_OR_RETURN(const auto target, ModelFile::Open(target_path));
+  HfDraft made;
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      made.config,
+      DraftShape(shape,
+                 static_cast<int32_t>(target->target_config().layers.size())));
+  config.model = std::move(made);
+  return config;
+}
+
+template <class Config>
+absl::Status Adjust(Config* config) {
+  const std::string name = absl::GetFlag(FLAGS_name);
+  if (!name.empty()) config->name = name;
+  const int32_t layers = absl::GetFlag(FLAGS_layers);
+  const auto most = static_cast<int32_t>(config->layers.size());
+  if (layers < 0 || layers > most) {
+    return UsageError(absl::StrCat(
+        "--layers is ", layers, "; allowed are 1 to ", most, ", the model's"));
+  }
+  if (layers > 0) config->layers.resize(layers);
+  return absl::OkStatus();
+}
+
+int64_t Parameters(const ModelFile& model) {
+  int64_t sum = 0;
+  for (const TensorEntry& tensor : model.tensors()) {
+    int64_t elements = 1;
+    for (const int32_t extent : tensor.shape) elements *= extent;
+    sum += elements;
+  }
+  return sum;
+}
+
+absl::Status Run(const std::vector<char*>& arguments) {
   const std::string output = absl::GetFlag(FLAGS_output);
   const std::string target_path = absl::GetFlag(FLAGS_target);
   if (arguments.size() > 1) {
     return UsageError(absl::StrCat("\"", arguments[1],
                                    "\" is not expected: all is said by flags"));
   }
-  if (path.empty()) return UsageError("--config is missing");
   if (output.empty()) return UsageError("--output is missing");
-  DELTAEDGE_ASSIGN_OR_RETURN(const std::string text,
-                             ReadSmallFile(path, kMaxConfigBytes));
-  DELTAEDGE_ASSIGN_OR_RETURN(HfConfig config, ParseHfConfig(text, path));
-
   RandomModelOptions options;
   options.seed = absl::GetFlag(FLAGS_seed);
   options.byte_tokenizer = !absl::GetFlag(FLAGS_no_tokenizer);
+  options.stop = &interrupted;
+  const absl::StatusOr<WeightRecipe> recipe = RecipeFromFlags();
+  if (!recipe.ok()) return UsageError(recipe.status().message());
+  options.recipe = *recipe;
+  DELTAEDGE_ASSIGN_OR_RETURN(HfConfig config, ConfigFromFlags());
+
   if (auto* const draft = std::get_if<HfDraft>(&config.model)) {
     if (target_path.empty()) {
       return UsageError(
-          absl::StrCat(path, ": is a draft's, and --target is missing"));
+          absl::StrCat(absl::GetFlag(FLAGS_config),
+                       ": is a draft's, and --target is missing"));
     }
-    draft->config.name = absl::GetFlag(FLAGS_name);
+    DELTAEDGE_RETURN_IF_ERROR(Adjust(&draft->config));
     DELTAEDGE_RETURN_IF_ERROR(
         MakeRandomDraft(draft->config, target_path, output, options));
   } else {
     if (!target_path.empty()) {
-      return UsageError(absl::StrCat(path,
-                                     ": is a target's; --target is for "
-                                     "drafts only"));
+      return UsageError("this is a target; --target is for drafts only");
     }
     auto& target = std::get<HfTarget>(config.model);
-    target.config.name = absl::GetFlag(FLAGS_name);
+    DELTAEDGE_RETURN_IF_ERROR(Adjust(&target.config));
     options.stop_tokens = target.eos_tokens;
     DELTAEDGE_RETURN_IF_ERROR(MakeRandomTarget(target.config, output, options));
   }
   if (absl::GetFlag(FLAGS_quiet)) return absl::OkStatus();
   DELTAEDGE_ASSIGN_OR_RETURN(const auto model, ModelFile::Open(output));
   absl::FPrintF(stderr,
-                "%s: random %s, %d tensors, %d parameters, "
+                "%s: random %s, %d tensors, %d parameters, %.1f MiB, "
                 "fingerprint %016x\n",
                 output, ModelKindName(model->kind()), model->tensors().size(),
-                model->weight_bytes() / static_cast<int64_t>(sizeof(float)),
+                Parameters(*model),
+                static_cast<double>(model->weight_bytes()) / (1 << 20),
                 model->fingerprint());
   return absl::OkStatus();
 }
@@ -104,9 +185,14 @@ absl::Status Run(const std::vector<char*>& arguments) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "writes a model file of seeded random weights:\n"
-      "  make_random --config=config.json --seed=1 --output=FILE.gdn "
+      "  make_random --shape=qwen3.5-0.8b --weights=q8 --output=TARGET.gdn\n"
+      "  make_random --shape=qwen3.5-0.8b --weights=q8 --draft "
+      "--target=TARGET.gdn --output=DRAFT.gdn\n"
+      "  make_random --config=config.json --output=FILE.gdn "
       "[--target=TARGET.gdn]");
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  std::signal(SIGINT, deltaedge::Interrupt);
+  std::signal(SIGTERM, deltaedge::Interrupt);
   std::signal(SIGXFSZ, SIG_IGN);  // A file too large is an error to report.
   const absl::Status status = deltaedge::Run(arguments);
   if (status.ok()) return EXIT_SUCCESS;

@@ -3,7 +3,7 @@
 
 load("//tools/convert:model_file.bzl", "model_file")
 
-def random_model(name, config, seed = 1, target = None, flags = [], **kwargs):
+def random_model(name, config, seed = 1, target = None, weights = "f32", flags = [], **kwargs):
     """Makes `name`.gdn.
 
     Args:
@@ -11,6 +11,7 @@ def random_model(name, config, seed = 1, target = None, flags = [], **kwargs):
       config: label of a Hugging Face config.json, under any name.
       seed: of the weights.
       target: label of the target's model file, for a draft.
+      weights: type of its matrices: "f32", "q8", "q4" or "q8w".
       flags: more flags of //tools/make_random.
       **kwargs: attributes of every rule, such as visibility.
     """
@@ -19,7 +20,7 @@ def random_model(name, config, seed = 1, target = None, flags = [], **kwargs):
         srcs = [config],
         by_folder = False,
         config = ".json",
-        flags = ["--seed=%d" % seed] + flags,
+        flags = ["--seed=%d" % seed, "--weights=" + weights] + flags,
         input_flag = "config",
         target = target,
         tool = Label("//tools/make_random"),

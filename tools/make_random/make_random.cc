@@ -16,7 +16,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/chat_table.h"
 #include "engine/model/config.h"
@@ -27,6 +26,8 @@
 #include "engine/model/tensor_list.h"
 #include "engine/model/tokenizer_tables.h"
 #include "engine/types.h"
+#include "tools/convert/weight_recipe.h"
+#include "tools/convert/weight_writer.h"
 
 namespace deltaedge {
 namespace {
@@ -165,20 +166,26 @@ std::vector<float> EndRows(const TensorSpec& spec, uint64_t seed, bool last) {
 }
 
 absl::Status Write(const std::string& output, ModelContents contents,
-                   const std::vector<TensorSpec>& specs, uint64_t seed,
-                   uint64_t fingerprint) {
+                   std::vector<TensorSpec> specs, uint64_t fingerprint,
+                   const RandomModelOptions& options) {
+  DELTAEDGE_RETURN_IF_ERROR(CheckRecipe(options.recipe, contents.kind));
+  for (TensorSpec& spec : specs) spec.type = TypeFor(options.recipe, spec);
   contents.converter = kMaker;
   DELTAEDGE_ASSIGN_OR_RETURN(
       const std::unique_ptr<ModelWriter> writer,
       ModelWriter::Create(output, std::move(contents), specs));
+  WeightWriter weights(writer.get());
   for (const TensorSpec& spec : specs) {
-    const RandomTensor tensor(spec, seed);
-    DELTAEDGE_RETURN_IF_ERROR(writer->Begin(spec.name));
-    for (int64_t first = 0; first < tensor.elements();
-         first += kPieceElements) {
-      const std::vector<float> values = tensor.Values(
-          first, std::min(kPieceElements, tensor.elements() - first));
-      DELTAEDGE_RETURN_IF_ERROR(writer->Append(absl::MakeConstSpan(values)));
+    const RandomTensor tensor(spec, options.seed);
+    const int64_t piece = WeightWriter::PieceOf(spec, kPieceElements);
+    DELTAEDGE_RETURN_IF_ERROR(weights.Begin(spec));
+    for (int64_t first = 0; first < tensor.elements(); first += piece) {
+      if (options.stop != nullptr && options.stop->load()) {
+        return absl::CancelledError(
+            absl::StrCat(output, ": stopped at tensor ", spec.name));
+      }
+      DELTAEDGE_RETURN_IF_ERROR(weights.Append(
+          tensor.Values(first, std::min(piece, tensor.elements() - first))));
     }
   }
   return writer->Finish(fingerprint);
@@ -206,7 +213,7 @@ absl::Status MakeRandomTarget(const TargetConfig& config,
       RandomTensor(Find(specs, "final_norm"), seed).ZeroCentred(),
       EndRows(embedding, seed, /*last=*/false),
       EndRows(embedding, seed, /*last=*/true));
-  return Write(output, std::move(contents), specs, seed, fingerprint);
+  return Write(output, std::move(contents), specs, fingerprint, options);
 }
 
 absl::Status MakeRandomDraft(DraftConfig config, const std::string& target_path,
@@ -239,7 +246,7 @@ absl::Status MakeRandomDraft(DraftConfig config, const std::string& target_path,
       config, target->fingerprint(), whole("hidden_norm"), whole("final_norm"),
       EndRows(fc, options.seed, /*last=*/false),
       EndRows(fc, options.seed, /*last=*/true));
-  return Write(output, std::move(contents), specs, options.seed, fingerprint);
+  return Write(output, std::move(contents), specs, fingerprint, options);
 }
 
 TokenizerTables ByteTokenizer(int32_t vocab_size) {

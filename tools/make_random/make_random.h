@@ -3,6 +3,7 @@
 #ifndef DELTAEDGE_TOOLS_MAKE_RANDOM_MAKE_RANDOM_H_
 #define DELTAEDGE_TOOLS_MAKE_RANDOM_MAKE_RANDOM_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "engine/model/config.h"
 #include "engine/model/tokenizer_tables.h"
 #include "engine/types.h"
+#include "tools/convert/weight_recipe.h"
 
 namespace deltaedge {
 
@@ -22,7 +24,8 @@ namespace deltaedge {
 // so that a tied model does not just repeat its last token.
 //
 // A weight depends on the seed, its tensor's name and its place in the tensor
-// only.
+// only. Of whatever type the file's matrices are, they stand for the same
+// numbers, and the fingerprint is the same.
 
 struct RandomModelOptions {
   uint64_t seed = 1;
@@ -31,11 +34,15 @@ struct RandomModelOptions {
   bool byte_tokenizer = true;
   // Targets: ids at which generation ends.
   std::vector<TokenId> stop_tokens;
+  WeightRecipe recipe;
+  // Null, or looked at now and then: when it is set, the answer is Cancelled
+  // and nothing is left behind.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 // Writes a model file to `output` (as ModelWriter does, with its errors), in
-// pieces: memory does not grow with the model. InvalidArgument: the config is
-// unsound.
+// pieces: memory does not grow with the model. InvalidArgument: the config or
+// the recipe is unsound.
 absl::Status MakeRandomTarget(const TargetConfig& config,
                               const std::string& output,
                               const RandomModelOptions& options = {});

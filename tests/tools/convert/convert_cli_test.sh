@@ -49,13 +49,26 @@ succeeds "" $convert --input=$golden/tiny-qwen35-dflash-swa --quiet \
   --output="$out/s.gdn" --target="$out/t.gdn" --sliding_mask=symmetric
 [[ ! -s "$out/stderr" ]] || fail "--quiet is not quiet"
 
+# Types by part: the summary tells each.
+succeeds "embedding, head q8 " $convert --input=$golden/tiny-qwen35 \
+  --output="$out/q.gdn" --weights=q4 --head=q8 --gdn=q8w
+for line in "attention, MLP  q4 " "delta layers    q8w " "small           f32 "; do
+  grep -qF -- "$line" "$out/stderr" || fail "no \"$line\" in the summary"
+done
+succeeds "for target" $convert --input=$golden/tiny-qwen35-dflash \
+  --output="$out/qd.gdn" --target="$out/q.gdn" --weights=q8
+
 refuses "--input is missing" $convert --output="$out/none.gdn"
 refuses "--output is missing" $convert --input=$golden/tiny-qwen35
 refuses "'inptu'" $convert --inptu=x --output="$out/none.gdn"
 refuses "\"more\"" $convert --input=$golden/tiny-qwen35 \
   --output="$out/none.gdn" more
-refuses "--weights is \"q8\"" $convert --input=$golden/tiny-qwen35 \
-  --output="$out/none.gdn" --weights=q8
+refuses "--weights: \"q5\" is no type" $convert --input=$golden/tiny-qwen35 \
+  --output="$out/none.gdn" --weights=q5
+refuses "--head: \"8\" is no type" $convert --input=$golden/tiny-qwen35 \
+  --output="$out/none.gdn" --head=8
+refuses "neither a head" $convert --input=$golden/tiny-qwen35-dflash \
+  --output="$out/none.gdn" --target="$out/t.gdn" --gdn=q8
 refuses "--sliding_mask is \"both\"" $convert --input=$golden/tiny-qwen35 \
   --output="$out/none.gdn" --sliding_mask=both
 refuses "is a draft" $convert --input=$golden/tiny-qwen35-dflash \
@@ -72,7 +85,24 @@ succeeds "random target" $make_random --config=$configs/t.json --seed=7 \
   --output="$out/r.gdn"
 succeeds "random draft" $make_random --config=$configs/t_draft.json \
   --output="$out/rd.gdn" --target="$out/r.gdn"
-refuses "--config is missing" $make_random --output="$out/none.gdn"
+succeeds "random target" $make_random --config=$configs/odd.json --weights=q4 \
+  --head=f32 --layers=2 --output="$out/rq.gdn"
+refuses "exactly one of --shape and --config" $make_random \
+  --output="$out/none.gdn"
+refuses "exactly one of --shape and --config" $make_random \
+  --config=$configs/t.json --shape=qwen3.5-4b --output="$out/none.gdn"
+refuses "known are qwen3.5-0.8b" $make_random --shape=qwen4-1b \
+  --output="$out/none.gdn"
+refuses "--draft needs --target" $make_random --shape=qwen3.5-4b --draft \
+  --output="$out/none.gdn"
+refuses "--draft is for --shape" $make_random --config=$configs/t_draft.json \
+  --draft --target="$out/r.gdn" --output="$out/none.gdn"
+refuses "vocab_size" $make_random --shape=qwen3.5-4b --draft \
+  --target="$out/r.gdn" --output="$out/none.gdn"
+refuses "allowed are 1 to 2" $make_random --config=$configs/t.json --layers=3 \
+  --output="$out/none.gdn"
+refuses "no type of weights" $make_random --config=$configs/t.json \
+  --weights=int8 --output="$out/none.gdn"
 refuses "--output is missing" $make_random --config=$configs/t.json
 refuses "--target is missing" $make_random --config=$configs/t_draft.json \
   --output="$out/none.gdn"
@@ -82,6 +112,24 @@ refuses "seed" $make_random --config=$configs/t.json --seed=-1 \
   --output="$out/none.gdn"
 refuses "\"more\"" $make_random --config=$configs/t.json \
   --output="$out/none.gdn" more
+
+# A model that takes a while, ended in the middle: nothing is left.
+for signal in INT TERM; do
+  (
+    trap - INT
+    exec $make_random --shape=qwen3.5-0.8b --weights=q8 \
+      --output="$out/none.gdn" 2>"$out/stderr"
+  ) &
+  pid=$!
+  while kill -0 $pid 2>/dev/null && ! ls "$out"/none.gdn* >/dev/null 2>&1; do
+    sleep 0.05
+  done
+  kill -$signal $pid
+  wait $pid
+  status=$?
+  [[ $status == 1 ]] || fail "status $status after a signal $signal"
+  grep -qF "stopped at tensor" "$out/stderr" || fail "no word after $signal"
+done
 
 # limited COMMAND...: no file may grow beyond 16 KiB.
 limited() {

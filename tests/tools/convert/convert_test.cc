@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdint>
@@ -23,8 +24,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "engine/model/config.h"
+#include "engine/model/dequantise.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
+#include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -33,11 +36,13 @@
 #include "tests/tools/convert/safetensors_writer.h"
 #include "tests/tools/convert/temp_folder.h"
 #include "tools/convert/safetensors.h"
+#include "tools/convert/weight_recipe.h"
 
 namespace deltaedge {
 namespace {
 
 using Json = nlohmann::json;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::Random;
@@ -274,6 +279,173 @@ TEST(ConvertTest, StoresDraftsAsTheyAre) {
       expect(layer.mlp.up.f32(), prefix + "mlp.up_proj.weight");
       expect(layer.mlp.down.f32(), prefix + "mlp.down_proj.weight");
     }
+  }
+}
+
+absl::StatusOr<ConvertSummary> ConvertAs(const WeightRecipe& recipe,
+                                         const std::string& input,
+                                         const std::string& output,
+                                         const std::string& target = "") {
+  ConvertOptions options;
+  options.input = input;
+  options.output = output;
+  options.target = target;
+  options.name = "test";
+  options.recipe = recipe;
+  return ConvertCheckpoint(options);
+}
+
+// The matrix as floats.
+std::vector<float> Numbers(const MatrixView& matrix) {
+  std::vector<float> numbers(int64_t{matrix.rows} * matrix.cols);
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    DequantiseRow(matrix, row, numbers.data() + row * matrix.cols);
+  }
+  return numbers;
+}
+
+// Root of the mean square of the difference, relative to that of `exact`.
+double RelativeError(const std::vector<float>& ours,
+                     const std::vector<float>& exact) {
+  EXPECT_EQ(ours.size(), exact.size());
+  double error = 0, square = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double difference = static_cast<double>(ours[i]) - exact[i];
+    error += difference * difference;
+    square += static_cast<double>(exact[i]) * exact[i];
+  }
+  return std::sqrt(error / square);
+}
+
+// Every tensor of the file against that of a file of floats: float tensors the
+// same, others of the type that the recipe gives them and near.
+void ExpectNear(const ModelFile& quantised, const ModelFile& floats,
+                const WeightRecipe& recipe) {
+  ASSERT_EQ(quantised.kind(), floats.kind());
+  EXPECT_EQ(quantised.fingerprint(), floats.fingerprint());
+  TargetWeights target = quantised.target_weights();
+  TargetWeights exact_target = floats.target_weights();
+  DraftWeights draft = quantised.draft_weights();
+  DraftWeights exact_draft = floats.draft_weights();
+  const bool is_target = quantised.kind() == ModelKind::kTarget;
+  const auto slots = is_target ? TensorSlots(floats.target_config(), &target)
+                               : TensorSlots(floats.draft_config(), &draft);
+  const auto exact_slots =
+      is_target ? TensorSlots(floats.target_config(), &exact_target)
+                : TensorSlots(floats.draft_config(), &exact_draft);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const TensorSlot& slot = slots[i];
+    if (slot.vector != nullptr) {
+      int64_t size = 1;
+      for (const int32_t extent : slot.shape) size *= extent;
+      EXPECT_TRUE(
+          std::equal(*slot.vector, *slot.vector + size, *exact_slots[i].vector))
+          << slot.name;
+      continue;
+    }
+    const WeightType type =
+        TypeFor(recipe, {slot.name, WeightType::kF32, slot.shape, slot.role});
+    EXPECT_EQ(slot.matrix->type, type) << slot.name;
+    const double error =
+        RelativeError(Numbers(*slot.matrix), Numbers(*exact_slots[i].matrix));
+    switch (type) {
+      case WeightType::kF32:
+        EXPECT_EQ(error, 0) << slot.name;
+        break;
+      case WeightType::kQ4:
+        EXPECT_GT(error, 0.04) << slot.name;
+        EXPECT_LT(error, 0.1) << slot.name;
+        break;
+      default:
+        EXPECT_GT(error, 0.001) << slot.name;
+        EXPECT_LT(error, 0.012) << slot.name;
+    }
+  }
+}
+
+TEST(ConvertTest, QuantisedMatricesAreNearTheSource) {
+  const TempFolder folder;
+  const std::string input = Golden("tiny-qwen35-untied");
+  ASSERT_TRUE(Convert(input, folder / "f32.gdn").ok());
+  const auto floats = Open(folder / "f32.gdn");
+  const WeightRecipe recipes[] = {
+      {WeightType::kQ8, {}, {}},
+      {WeightType::kQ4, {}, {}},
+      {WeightType::kQ8W, {}, {}},
+      {WeightType::kQ4, WeightType::kQ8, WeightType::kQ8W},
+      {WeightType::kF32, WeightType::kQ4, {}},
+      {WeightType::kQ4, {}, WeightType::kF32},
+  };
+  for (const WeightRecipe& recipe : recipes) {
+    const auto summary = ConvertAs(recipe, input, folder / "a.gdn");
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    EXPECT_EQ(summary->fingerprint, floats->fingerprint());
+    const auto file = Open(folder / "a.gdn");
+    ExpectNear(*file, *floats, recipe);
+    int64_t bytes = 0, tensors = 0;
+    for (const StoredWeights& stored : summary->stored) {
+      bytes += stored.bytes;
+      tensors += stored.tensors;
+    }
+    EXPECT_EQ(bytes, file->weight_bytes());
+    EXPECT_EQ(tensors, summary->tensors);
+  }
+}
+
+// One draft fits a target of any type, and may be of any type itself.
+TEST(ConvertTest, QuantisedPairsFit) {
+  const TempFolder folder;
+  const std::string draft = Golden("tiny-qwen35-dflash");
+  ASSERT_TRUE(Convert(Golden("tiny-qwen35"), folder / "f32.gdn").ok());
+  ASSERT_TRUE(Convert(draft, folder / "d32.gdn", folder / "f32.gdn").ok());
+  const auto exact = Open(folder / "d32.gdn");
+  for (const WeightType type :
+       {WeightType::kQ8, WeightType::kQ4, WeightType::kQ8W}) {
+    WeightRecipe recipe;
+    recipe.weights = type;
+    ASSERT_TRUE(
+        ConvertAs(recipe, Golden("tiny-qwen35"), folder / "t.gdn").ok());
+    const auto target = Open(folder / "t.gdn");
+    EXPECT_TRUE(CheckPair(*target, *exact).ok());
+    const auto summary =
+        ConvertAs(recipe, draft, folder / "d.gdn", folder / "t.gdn");
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    const auto quantised = Open(folder / "d.gdn");
+    ExpectNear(*quantised, *exact, recipe);
+    EXPECT_TRUE(CheckPair(*target, *quantised).ok());
+    EXPECT_TRUE(CheckPair(*Open(folder / "f32.gdn"), *quantised).ok());
+    recipe.head = type;
+    EXPECT_THAT(ConvertAs(recipe, draft, folder / "no.gdn", folder / "t.gdn")
+                    .status()
+                    .message(),
+                HasSubstr("neither a head"));
+  }
+}
+
+TEST(ConvertTest, ColumnsThatQ4CannotHaveAreQ8AndItSaysSo) {
+  Checkpoint source = Checkpoint::Read(Golden("tiny-qwen35-untied"));
+  source.config["intermediate_size"] = 190;
+  for (int layer = 0; layer < 4; ++layer) {
+    const std::string mlp = absl::StrCat("model.layers.", layer, ".mlp.");
+    for (const char* const name : {"gate_proj.weight", "up_proj.weight"}) {
+      source.values[mlp + name].resize(190 * 64);
+      source.shapes[mlp + name] = {190, 64};
+    }
+    source.values[mlp + "down_proj.weight"].resize(64 * 190);
+    source.shapes[mlp + "down_proj.weight"] = {64, 190};
+  }
+  const TempFolder folder;
+  source.Write(folder);
+  WeightRecipe recipe;
+  recipe.weights = WeightType::kQ4;
+  const auto summary = ConvertAs(recipe, folder.path(), folder / "a.gdn");
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_THAT(summary->notes,
+              Contains(HasSubstr("4 matrices are q8 instead of q4")));
+  const auto file = Open(folder / "a.gdn");
+  for (const TargetLayerWeights& layer : file->target_weights().layers) {
+    EXPECT_EQ(layer.mlp.gate.type, WeightType::kQ4);
+    EXPECT_EQ(layer.mlp.down.type, WeightType::kQ8);
   }
 }
 
@@ -673,7 +845,7 @@ TEST(ConvertTest, RefusesWhatIsNoCheckpoint) {
   ConvertOptions options;
   options.input = Golden("tiny-qwen35");
   options.output = output;
-  options.weights = WeightType::kUnknown;
+  options.recipe.weights = WeightType::kUnknown;
   EXPECT_THAT(ConvertCheckpoint(options).status().message(), HasSubstr("f32"));
 }
 

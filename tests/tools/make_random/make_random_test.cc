@@ -2,6 +2,7 @@
 
 #include "tools/make_random/make_random.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/config.h"
+#include "engine/model/dequantise.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
 #include "engine/model/weights.h"
@@ -146,6 +148,85 @@ TEST(MakeRandomTest, DraftFitsItsTargetOnly) {
               HasSubstr("hidden_size"));
   EXPECT_EQ(MakeRandomDraft(SmallDraft(), folder / "none", folder / "e").code(),
             absl::StatusCode::kNotFound);
+}
+
+// Of any type they stand for the same numbers and are the same model.
+TEST(MakeRandomTest, TypesOfOneModel) {
+  const TempFolder folder;
+  ASSERT_TRUE(MakeRandomTarget(SmallTarget(), folder / "f").ok());
+  ASSERT_TRUE(MakeRandomDraft(SmallDraft(), folder / "f", folder / "df").ok());
+  const auto exact = Open(folder / "f");
+  const auto row = [](const MatrixView& matrix, int64_t index) {
+    std::vector<float> values(matrix.cols);
+    DequantiseRow(matrix, index, values.data());
+    return values;
+  };
+  for (const WeightType type :
+       {WeightType::kQ8, WeightType::kQ4, WeightType::kQ8W}) {
+    RandomModelOptions options;
+    options.recipe.weights = type;
+    ASSERT_TRUE(MakeRandomTarget(SmallTarget(), folder / "q", options).ok());
+    ASSERT_TRUE(MakeRandomTarget(SmallTarget(), folder / "r", options).ok());
+    EXPECT_TRUE(ReadBytes(folder / "q") == ReadBytes(folder / "r"));
+    const auto file = Open(folder / "q");
+    EXPECT_EQ(file->fingerprint(), exact->fingerprint());
+    const TargetLayerWeights& layer = file->target_weights().layers[0];
+    EXPECT_EQ(file->target_weights().head.type, type);
+    EXPECT_EQ(layer.gdn.in_z.type, type);
+    EXPECT_EQ(layer.gdn.in_a.type, WeightType::kF32);
+    EXPECT_EQ(layer.mlp.down.type, type);
+    const double most = type == WeightType::kQ4 ? 0.12 : 0.012;
+    for (const int64_t index : {0, 17, 63}) {
+      const std::vector<float> ours = row(layer.mlp.down, index);
+      const std::vector<float> theirs =
+          row(exact->target_weights().layers[0].mlp.down, index);
+      double error = 0, square = 0;
+      for (size_t i = 0; i < ours.size(); ++i) {
+        error += std::pow(ours[i] - theirs[i], 2);
+        square += std::pow(theirs[i], 2);
+      }
+      EXPECT_GT(error, 0);
+      EXPECT_LT(std::sqrt(error / square), most);
+    }
+
+    options.recipe.head = WeightType::kQ8;
+    EXPECT_THAT(
+        MakeRandomDraft(SmallDraft(), folder / "q", folder / "d", options)
+            .message(),
+        HasSubstr("neither a head"));
+    options.recipe.head.reset();
+    ASSERT_TRUE(
+        MakeRandomDraft(SmallDraft(), folder / "q", folder / "d", options)
+            .ok());
+    const auto draft = Open(folder / "d");
+    EXPECT_EQ(draft->fingerprint(), Open(folder / "df")->fingerprint());
+    EXPECT_EQ(draft->draft_weights().fc.type, type);
+    EXPECT_TRUE(CheckPair(*exact, *draft).ok());
+  }
+}
+
+TEST(MakeRandomTest, ColumnsThatQ4CannotHaveAreQ8) {
+  const TempFolder folder;
+  TargetConfig config = SmallTarget();
+  config.intermediate_size = 100;
+  RandomModelOptions options;
+  options.recipe = {WeightType::kQ4, WeightType::kF32, {}};
+  ASSERT_TRUE(MakeRandomTarget(config, folder / "q", options).ok());
+  const auto file = Open(folder / "q");
+  EXPECT_EQ(file->target_weights().layers[0].mlp.gate.type, WeightType::kQ4);
+  EXPECT_EQ(file->target_weights().layers[0].mlp.down.type, WeightType::kQ8);
+  EXPECT_EQ(file->target_weights().embedding.type, WeightType::kF32);
+}
+
+TEST(MakeRandomTest, StoppedWhileItRunsItLeavesNothing) {
+  const TempFolder folder;
+  const std::atomic<bool> stop{true};
+  RandomModelOptions options;
+  options.stop = &stop;
+  const absl::Status status =
+      MakeRandomTarget(SmallTarget(), folder / "t", options);
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(folder.FileCount(), 0u);
 }
 
 TEST(MakeRandomTest, RefusesUnsoundConfigs) {

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/make_random/shapes.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/model/config.h"
+#include "engine/model/tensor_list.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace deltaedge {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+int64_t Parameters(const std::vector<TensorSpec>& specs) {
+  int64_t sum = 0;
+  for (const TensorSpec& spec : specs) {
+    int64_t elements = 1;
+    for (const int32_t extent : spec.shape) elements *= extent;
+    sum += elements;
+  }
+  return sum;
+}
+
+// Parameters of the text models as published.
+TEST(ShapesTest, TargetsHaveAsManyParametersAsPublished) {
+  const struct {
+    const char* name;
+    size_t layers;
+    int64_t parameters;
+  } shapes[] = {
+      {"qwen3.5-0.8b", 24, 752393024},  {"qwen3.5-2b", 24, 1881825088},
+      {"qwen3.5-4b", 32, 4205751296},   {"qwen3.5-9b", 32, 8953803264},
+      {"qwen3.5-27b", 64, 26895998464},
+  };
+  for (const auto& shape : shapes) {
+    const auto config = TargetShape(shape.name);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(Validate(*config), absl::OkStatus());
+    EXPECT_EQ(config->layers.size(), shape.layers);
+    EXPECT_EQ(config->layers[2], LayerKind::kGatedDeltaNet);
+    EXPECT_EQ(config->layers[3], LayerKind::kFullAttention);
+    EXPECT_EQ(Parameters(TensorSpecs(*config)), shape.parameters) << shape.name;
+  }
+}
+
+TEST(ShapesTest, DraftsHaveAsManyParametersAsPublished) {
+  const auto parameters = [](const char* name, int32_t target_layers) {
+    return Parameters(TensorSpecs(*DraftShape(name, target_layers)));
+  };
+  EXPECT_EQ(parameters("qwen3.5-4b", 32), 517766400);
+  EXPECT_EQ(parameters("qwen3.5-9b", 32), 1048626432);
+  EXPECT_EQ(parameters("qwen3.5-27b", 64), 1730213120);
+  EXPECT_THAT(DraftShape("qwen3.5-4b", 32)->target_layers,
+              ElementsAre(1, 8, 15, 22, 29));
+  EXPECT_THAT(DraftShape("qwen3.5-27b", 64)->target_layers,
+              ElementsAre(1, 16, 31, 46, 61));
+  EXPECT_THAT(DraftShape("qwen3.5-0.8b", 24)->target_layers,
+              ElementsAre(1, 6, 11, 16, 21));
+}
+
+// Of targets cut to any length.
+TEST(ShapesTest, PairsFit) {
+  for (const char* const name : {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b",
+                                 "qwen3.5-9b", "qwen3.5-27b"}) {
+    TargetConfig target = *TargetShape(name);
+    for (auto layers = static_cast<int32_t>(target.layers.size()); layers > 0;
+         --layers) {
+      target.layers.resize(layers);
+      const auto draft = DraftShape(name, layers);
+      ASSERT_TRUE(draft.ok());
+      ASSERT_EQ(Validate(*draft), absl::OkStatus()) << layers;
+      ASSERT_EQ(ValidatePair(target, *draft), absl::OkStatus()) << layers;
+    }
+  }
+}
+
+TEST(ShapesTest, OtherNamesAreRefused) {
+  for (const char* const name : {"", "qwen3.5-0.8", "QWEN3.5-4B"}) {
+    EXPECT_THAT(TargetShape(name).status().message(),
+                HasSubstr("known are qwen3.5-0.8b"));
+    EXPECT_EQ(DraftShape(name, 32).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace deltaedge
