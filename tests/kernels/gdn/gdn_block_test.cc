@@ -38,7 +38,7 @@ using Floats = std::vector<float>;
 
 // No two dimensions are equal; Hv / Hk is 1, 2, 3; Dv no multiple of a vector,
 // of a tile, of two tiles; one, two and three tiles.
-const GdnShape kShapes[] = {{2, 2, 5, 3},   {1, 2, 16, 32}, {2, 6, 7, 33},
+const GdnShape kShapes[] = {{2, 2, 5, 3},   {2, 4, 16, 32}, {2, 6, 7, 33},
                             {1, 1, 12, 64}, {1, 3, 9, 70},  {3, 3, 1, 1}};
 
 struct Token {
