@@ -232,7 +232,7 @@ void ExpectContextFills(const Truth& truth, const Way& way, int32_t context,
 }
 
 TEST(ContextLimit, IsMetByAShorterBlock) {
-  for (const Way& way : AllWays()) {
+  for (const Way& way : SomeWays()) {
     for (int32_t prompt = 5; prompt <= 32; prompt += prompt < 26 ? 7 : 1) {
       ExpectContextFills(Babble(), way, 32, prompt);
     }
