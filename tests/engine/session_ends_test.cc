@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
@@ -17,13 +18,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "engine/drafter.h"
 #include "engine/engine.h"
 #include "engine/options.h"
 #include "engine/session.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/session_runs.h"
+#include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
 #include "tests/testing/random.h"
 
