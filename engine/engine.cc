@@ -123,8 +123,13 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
     const ScopedFpMode fp_mode;
     absl::MutexLock lock(&impl->step_mutex);
     const pthreadpool_t pool = impl->pool->get();
+    std::vector<WeightType> types = impl->target_file->weight_types();
+    if (impl->draft_file != nullptr) {
+      const std::vector<WeightType> more = impl->draft_file->weight_types();
+      types.insert(types.end(), more.begin(), more.end());
+    }
     DELTAEDGE_ASSIGN_OR_RETURN(const LinearOptions linear_options,
-                               FindLinearOptions(pool));
+                               FindLinearOptions(types, pool));
     DELTAEDGE_ASSIGN_OR_RETURN(
         impl->target,
         MakeTargetModel(config, impl->target_file->target_weights(), taps,

@@ -12,6 +12,7 @@
 #include "engine/graph/launch.h"
 #include "engine/graph/mlp.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/linear_input.h"
 #include "kernels/act/act.h"
 #include "kernels/attn/attention.h"
 #include "kernels/logits/argmax.h"
@@ -117,6 +118,12 @@ class DraftModel::Impl {
                                Floats({max_rows_, attention.rotary_dim / 2}));
     DELTAEDGE_ASSIGN_OR_RETURN(sin_,
                                Floats({max_rows_, attention.rotary_dim / 2}));
+    const int32_t widest =
+        std::max({weights_.fc.cols, attention.queries(),
+                  static_cast<int32_t>(config_.intermediate_size)});
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        input_,
+        LinearInput::Allocate(std::max(max_rows_, kMaxPassRows), widest));
     DELTAEDGE_RETURN_IF_ERROR(ReservePass(config_.block_size));
     ranges_.resize(kMaxPassRows);
     best_.resize(kMaxPassRows);
@@ -185,7 +192,8 @@ class DraftModel::Impl {
 
   int64_t scratch_bytes() const {
     return context_.size_bytes() + kv_.size_bytes() + cos_.size_bytes() +
-           sin_.size_bytes() + gathered_.size_bytes() + pass_.bytes();
+           sin_.size_bytes() + gathered_.size_bytes() + input_.bytes() +
+           pass_.bytes();
   }
 
   const DraftConfig config_;
@@ -224,8 +232,8 @@ class DraftModel::Impl {
     if (cancel.cancelled()) return absl::CancelledError("cancelled");
     const int32_t hidden = config_.hidden_size;
     DELTAEDGE_ASSIGN_OR_RETURN(const float* taps, Gather(chunk, rows));
-    DELTAEDGE_RETURN_IF_ERROR(
-        fc_->Run(taps, rows, context_.data(), PoolFor(*fc_, rows, pool_)));
+    input_.Set(taps, rows, fc_->in_features());
+    Multiply(*fc_, context_.data());
     RmsNorm(rows, hidden, context_.data(), hidden, weights_.hidden_norm,
             config_.rms_norm_eps, context_.data(), hidden,
             Pool(int64_t{rows} * hidden));
@@ -239,10 +247,10 @@ class DraftModel::Impl {
           {piece.position, piece.rows, piece.capacity, piece.kv});
     }
     RopeRows();
+    input_.Set(context_.data(), rows, hidden);
     for (size_t i = 0; i < layers_.size(); ++i) {
       if (cancel.cancelled()) return absl::CancelledError("cancelled");
-      DELTAEDGE_RETURN_IF_ERROR(
-          WriteKeys(static_cast<int32_t>(i), context_.data(), rows));
+      WriteKeys(static_cast<int32_t>(i));
     }
     return absl::OkStatus();
   }
@@ -273,8 +281,8 @@ class DraftModel::Impl {
       Layer& layer = layers_[i];
       RmsNorm(rows, hidden, x, hidden, layer.weights->input_norm,
               config_.rms_norm_eps, h, hidden, Pool(int64_t{rows} * hidden));
-      DELTAEDGE_RETURN_IF_ERROR(
-          layer.q->Run(h, rows, q, PoolFor(*layer.q, rows, pool_)));
+      input_.Set(h, rows, hidden);
+      Multiply(*layer.q, q);
       RmsNormHeads(rows, attention.query_heads, dim, q, attention.queries(),
                    dim, layer.weights->attention.q_norm, config_.rms_norm_eps,
                    q, attention.queries(), dim,
@@ -282,14 +290,14 @@ class DraftModel::Impl {
       RopeApply(rows, attention.query_heads, attention.rotary_dim, q,
                 attention.queries(), dim, cos_.data(), sin_.data(),
                 Pool(int64_t{rows} * attention.queries()));
-      DELTAEDGE_RETURN_IF_ERROR(WriteKeys(static_cast<int32_t>(i), h, rows));
+      WriteKeys(static_cast<int32_t>(i));
       Attend(static_cast<int32_t>(i));
-      DELTAEDGE_RETURN_IF_ERROR(layer.out->Run(
-          pass_.mixed.data(), rows, y, PoolFor(*layer.out, rows, pool_)));
+      input_.Set(pass_.mixed.data(), rows, layer.out->in_features());
+      Multiply(*layer.out, y);
       AddRows(rows, hidden, x, hidden, y, hidden, Pool(int64_t{rows} * hidden));
       RmsNorm(rows, hidden, x, hidden, layer.weights->post_norm,
               config_.rms_norm_eps, h, hidden, Pool(int64_t{rows} * hidden));
-      DELTAEDGE_RETURN_IF_ERROR(layer.mlp->Run(h, rows, &pass_.mlp, y, pool_));
+      layer.mlp->Run(h, rows, &input_, &pass_.mlp, y, pool_);
       AddRows(rows, hidden, x, hidden, y, hidden, Pool(int64_t{rows} * hidden));
       if (trace_ != nullptr) {
         trace_->hidden.emplace_back(x, x + int64_t{rows} * hidden);
@@ -378,13 +386,13 @@ class DraftModel::Impl {
     }
   }
 
-  // Keys and values of x [rows, H], to where the segments belong.
-  absl::Status WriteKeys(int32_t index, const float* x, int32_t rows) {
+  // Keys and values of the rows in input_, to where the segments belong.
+  void WriteKeys(int32_t index) {
     Layer& layer = layers_[index];
     const AttentionConfig& attention = config_.attention;
     const int64_t width = layer.kv->out_features();
-    DELTAEDGE_RETURN_IF_ERROR(
-        layer.kv->Run(x, rows, kv_.data(), PoolFor(*layer.kv, rows, pool_)));
+    const int32_t rows = input_.rows();
+    Multiply(*layer.kv, kv_.data());
     RmsNormHeads(rows, attention.kv_heads, attention.head_dim, kv_.data(),
                  width, attention.head_dim, layer.weights->attention.k_norm,
                  config_.rms_norm_eps, kv_.data(), width, attention.head_dim,
@@ -398,7 +406,11 @@ class DraftModel::Impl {
               keys + attention.keys(), width);
       keys += segment.rows * width;
     }
-    return absl::OkStatus();
+  }
+
+  // Of input_.
+  void Multiply(const Linear& linear, float* y) {
+    linear.Run(input_, y, PoolFor(linear, input_.rows(), pool_));
   }
 
   const DraftWeights weights_;
@@ -409,6 +421,7 @@ class DraftModel::Impl {
   std::unique_ptr<Linear> fc_;
   std::vector<Layer> layers_;
 
+  LinearInput input_;
   AlignedArray<float> context_;    // [max_rows, H]
   AlignedArray<float> kv_;         // [max_rows, 2 * Hkv * D]
   AlignedArray<float> cos_, sin_;  // [max_rows, rotary_dim / 2]

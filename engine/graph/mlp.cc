@@ -36,15 +36,17 @@ absl::StatusOr<Mlp> Mlp::Create(const MlpWeights& weights,
   return mlp;
 }
 
-absl::Status Mlp::Run(const float* h, int32_t rows, MlpScratch* scratch,
-                      float* y, pthreadpool_t pool) {
+void Mlp::Run(const float* h, int32_t rows, LinearInput* input,
+              MlpScratch* scratch, float* y, pthreadpool_t pool) const {
   const int32_t width = down_->in_features();
   float* gate_up = scratch->gate_up.data();
-  DELTAEDGE_RETURN_IF_ERROR(
-      gate_up_->Run(h, rows, gate_up, PoolFor(*gate_up_, rows, pool)));
-  SwiGlu(rows, width, gate_up, 2 * width, gate_up + width, 2 * width,
-         scratch->act.data(), width, PoolFor(int64_t{rows} * width, pool));
-  return down_->Run(scratch->act.data(), rows, y, PoolFor(*down_, rows, pool));
+  float* act = scratch->act.data();
+  input->Set(h, rows, gate_up_->in_features());
+  gate_up_->Run(*input, gate_up, PoolFor(*gate_up_, rows, pool));
+  SwiGlu(rows, width, gate_up, 2 * width, gate_up + width, 2 * width, act,
+         width, PoolFor(int64_t{rows} * width, pool));
+  input->Set(act, rows, width);
+  down_->Run(*input, y, PoolFor(*down_, rows, pool));
 }
 
 }  // namespace deltaedge

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/linear_input.h"
 #include "pthreadpool.h"
 
 namespace deltaedge {
@@ -31,9 +31,10 @@ class Mlp {
   static absl::StatusOr<Mlp> Create(const MlpWeights& weights,
                                     const LinearOptions& options);
 
-  // y [rows, H] from h [rows, H]; y may not be h.
-  absl::Status Run(const float* h, int32_t rows, MlpScratch* scratch, float* y,
-                   pthreadpool_t pool);
+  // y [rows, H] from h [rows, H]; y may not be h. `input` has room for rows of
+  // I numbers.
+  void Run(const float* h, int32_t rows, LinearInput* input,
+           MlpScratch* scratch, float* y, pthreadpool_t pool) const;
   int64_t packed_bytes() const {
     return gate_up_->packed_bytes() + down_->packed_bytes();
   }

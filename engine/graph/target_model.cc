@@ -12,6 +12,7 @@
 #include "engine/graph/launch.h"
 #include "engine/graph/mlp.h"
 #include "engine/ops/embedding.h"
+#include "engine/ops/linear_input.h"
 #include "kernels/act/act.h"
 #include "kernels/attn/attention.h"
 #include "kernels/conv1d/conv1d.h"
@@ -64,6 +65,7 @@ struct Activations {
   AlignedArray<float> mixed;      // [rows, Hv*Dv or Hq*D]
   AlignedArray<float> cos, sin;   // [rows, rotary_dim / 2]
   std::vector<KeyRange> ranges;   // [rows]
+  LinearInput input;
   MlpScratch mlp;
 
   int64_t bytes() const {
@@ -71,7 +73,7 @@ struct Activations {
             convolved.size() + log_decay.size() + beta.size() + mixed.size() +
             cos.size() + sin.size()) *
                static_cast<int64_t>(sizeof(float)) +
-           mlp.bytes();
+           input.bytes() + mlp.bytes();
   }
 };
 
@@ -98,11 +100,15 @@ absl::StatusOr<Activations> AllocateActivations(const TargetConfig& config,
   DELTAEDGE_RETURN_IF_ERROR(allocate(gdn.conv_channels(), &a.convolved));
   DELTAEDGE_RETURN_IF_ERROR(allocate(gdn.value_heads, &a.log_decay));
   DELTAEDGE_RETURN_IF_ERROR(allocate(gdn.value_heads, &a.beta));
-  DELTAEDGE_RETURN_IF_ERROR(
-      allocate(std::max(gdn.values(), attention.queries()), &a.mixed));
+  const int64_t mixed = std::max(gdn.values(), attention.queries());
+  DELTAEDGE_RETURN_IF_ERROR(allocate(mixed, &a.mixed));
   DELTAEDGE_RETURN_IF_ERROR(allocate(attention.rotary_dim / 2, &a.cos));
   DELTAEDGE_RETURN_IF_ERROR(allocate(attention.rotary_dim / 2, &a.sin));
   a.ranges.resize(max_rows);
+  const int64_t widest =
+      std::max<int64_t>({config.hidden_size, mixed, config.intermediate_size});
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      a.input, LinearInput::Allocate(max_rows, static_cast<int32_t>(widest)));
   DELTAEDGE_ASSIGN_OR_RETURN(
       a.mlp, MlpScratch::Allocate(max_rows, config.intermediate_size));
   return a;
@@ -210,17 +216,17 @@ class TargetModelImpl : public TargetModel {
               config_.rms_norm_eps, act_.h.data(), hidden,
               Pool(int64_t{rows} * hidden));
       if (layer.gdn.in != nullptr) {
-        DELTAEDGE_RETURN_IF_ERROR(RunGdn(passes, layer));
+        RunGdn(passes, layer);
       } else {
-        DELTAEDGE_RETURN_IF_ERROR(RunAttention(passes, layer));
+        RunAttention(passes, layer);
       }
       AddRows(rows, hidden, x, hidden, act_.y.data(), hidden,
               Pool(int64_t{rows} * hidden));
       RmsNorm(rows, hidden, x, hidden, layer.weights->post_norm,
               config_.rms_norm_eps, act_.h.data(), hidden,
               Pool(int64_t{rows} * hidden));
-      DELTAEDGE_RETURN_IF_ERROR(
-          layer.mlp->Run(act_.h.data(), rows, &act_.mlp, act_.y.data(), pool_));
+      layer.mlp->Run(act_.h.data(), rows, &act_.input, &act_.mlp, act_.y.data(),
+                     pool_);
       AddRows(rows, hidden, x, hidden, act_.y.data(), hidden,
               Pool(int64_t{rows} * hidden));
       if (layer.tap >= 0) CopyTaps(passes, layer.tap);
@@ -232,7 +238,9 @@ class TargetModelImpl : public TargetModel {
   }
 
   absl::Status Head(const float* x, int32_t rows, float* logits) override {
-    return Multiply(*head_, x, rows, logits);
+    act_.input.Set(x, rows, config_.hidden_size);
+    Multiply(*head_, logits);
+    return absl::OkStatus();
   }
 
   void Embed(absl::Span<const TokenId> tokens, float* x) const override {
@@ -289,7 +297,7 @@ class TargetModelImpl : public TargetModel {
     return absl::OkStatus();
   }
 
-  absl::Status RunGdn(absl::Span<const TargetPass> passes, Layer& layer) {
+  void RunGdn(absl::Span<const TargetPass> passes, Layer& layer) {
     const GdnConfig& gdn = config_.gdn;
     const GdnWeights& w = layer.weights->gdn;
     const int32_t rows = row_begin_.back();
@@ -298,15 +306,14 @@ class TargetModelImpl : public TargetModel {
     const int64_t width = layer.gdn.in->out_features();
 
     float* projected = act_.projected.data();
-    DELTAEDGE_RETURN_IF_ERROR(
-        Multiply(*layer.gdn.in, act_.h.data(), rows, projected));
+    act_.input.Set(act_.h.data(), rows, config_.hidden_size);
+    Multiply(*layer.gdn.in, projected);
     const float* z = projected + channels;
     const float* b = z + gdn.values();
     int64_t gates_width = width;
     if (layer.gdn.gates != nullptr) {
       float* gates = projected + rows * width;
-      DELTAEDGE_RETURN_IF_ERROR(
-          Multiply(*layer.gdn.gates, act_.h.data(), rows, gates));
+      Multiply(*layer.gdn.gates, gates);
       b = gates;
       gates_width = layer.gdn.gates->out_features();
     }
@@ -362,7 +369,8 @@ class TargetModelImpl : public TargetModel {
                       gdn.value_dim, z, width, gdn.value_dim, w.norm,
                       config_.rms_norm_eps, mixed, gdn.values(), gdn.value_dim,
                       Pool(int64_t{rows} * gdn.values()));
-    return Multiply(*layer.gdn.out, mixed, rows, act_.y.data());
+    act_.input.Set(mixed, rows, layer.gdn.out->in_features());
+    Multiply(*layer.gdn.out, act_.y.data());
   }
 
   // One sequence's convolution: `x` [rows, width] raw, `out` [rows, channels].
@@ -420,7 +428,7 @@ class TargetModelImpl : public TargetModel {
     return part;
   }
 
-  absl::Status RunAttention(absl::Span<const TargetPass> passes, Layer& layer) {
+  void RunAttention(absl::Span<const TargetPass> passes, Layer& layer) {
     const AttentionConfig& attention = config_.attention;
     const AttentionWeights& w = layer.weights->attention;
     const int32_t rows = row_begin_.back();
@@ -428,8 +436,8 @@ class TargetModelImpl : public TargetModel {
     const int64_t width = layer.attention.in->out_features();
 
     float* projected = act_.projected.data();
-    DELTAEDGE_RETURN_IF_ERROR(
-        Multiply(*layer.attention.in, act_.h.data(), rows, projected));
+    act_.input.Set(act_.h.data(), rows, config_.hidden_size);
+    Multiply(*layer.attention.in, projected);
     float* q = projected;  // [rows, Hq, 2, D]: query, gate
     float* k = projected + 2 * attention.queries();
     const float* v = k + attention.keys();
@@ -471,17 +479,17 @@ class TargetModelImpl : public TargetModel {
     SigmoidGateHeads(rows, attention.query_heads, dim, act_.mixed.data(),
                      attention.queries(), dim, q + dim, width, 2 * dim,
                      Pool(int64_t{rows} * attention.queries()));
-    return Multiply(*layer.attention.out, act_.mixed.data(), rows,
-                    act_.y.data());
+    act_.input.Set(act_.mixed.data(), rows, layer.attention.out->in_features());
+    Multiply(*layer.attention.out, act_.y.data());
   }
 
   pthreadpool_t Pool(int64_t elements) const {
     return PoolFor(elements, pool_);
   }
 
-  absl::Status Multiply(Linear& linear, const float* x, int32_t rows,
-                        float* y) {
-    return linear.Run(x, rows, y, PoolFor(linear, rows, pool_));
+  // Of act_.input.
+  void Multiply(const Linear& linear, float* y) {
+    linear.Run(act_.input, y, PoolFor(linear, act_.input.rows(), pool_));
   }
 
   const TargetConfig config_;

@@ -73,7 +73,8 @@ class TargetModel {
   }
 
   // Scores [rows, vocab_size] of rows x [rows, H] that are already normalised,
-  // for a draft that shares the output matrix. 64 readable bytes past x.
+  // for a draft that shares the output matrix; at most max_rows() of them. 64
+  // readable bytes past x.
   virtual absl::Status Head(const float* x, int32_t rows, float* logits) = 0;
 
   // Rows of the embedding table, [rows, H].

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -194,6 +195,12 @@ absl::Status ModelFile::Load(Verify verify) {
   if (verify == Verify::kStructure) return absl::OkStatus();
   return CheckContents(schema::kHeaderBytes + layout.index_bytes,
                        layout.first_segment);
+}
+
+std::vector<WeightType> ModelFile::weight_types() const {
+  std::set<WeightType> types;
+  for (const TensorEntry& tensor : tensors()) types.insert(tensor.type);
+  return {types.begin(), types.end()};
 }
 
 void ModelFile::BindWeights(int64_t first_segment) {

@@ -79,6 +79,8 @@ class ModelFile {
   int64_t weight_bytes() const { return weight_bytes_; }
   // As the index lists them.
   const std::vector<TensorEntry>& tensors() const { return index_.tensors; }
+  // Theirs, each once.
+  std::vector<WeightType> weight_types() const;
 
   // kTarget only; of a draft they are all zero and empty. Views point into the
   // file and live as long as this object.

@@ -3,59 +3,96 @@
 #ifndef DELTAEDGE_ENGINE_OPS_LINEAR_REFERENCE_H_
 #define DELTAEDGE_ENGINE_OPS_LINEAR_REFERENCE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/linear_input.h"
+#include "kernels/quant/quantize_rows.h"
 #include "pthreadpool.h"
 
 namespace deltaedge {
 
 // The definition of Linear, for tests: sums of double in the order of the
-// inputs, rounded to float once. Takes kF32 matrices only, and copies them.
+// inputs, rounded to float once. Holds the weights as double.
 class ReferenceLinear final : public Linear {
  public:
   static absl::StatusOr<std::unique_ptr<Linear>> Create(
       absl::Span<const MatrixView> parts, absl::string_view name,
-      const LinearOptions& options = {}) {
+      const LinearOptions& = {}) {
     DELTAEDGE_ASSIGN_OR_RETURN(const Shape shape, CheckParts(parts, name));
-    auto linear = std::make_unique<ReferenceLinear>(shape);
-    DELTAEDGE_RETURN_IF_ERROR(linear->Configure(options, name));
-    for (const MatrixView& part : parts) {
-      linear->weights_.insert(linear->weights_.end(), part.f32(),
-                              part.f32() + int64_t{part.rows} * part.cols);
-    }
+    auto linear = std::make_unique<ReferenceLinear>(shape, parts[0].type);
+    for (const MatrixView& part : parts) linear->Append(part);
     linear->set_packed_bytes(
-        static_cast<int64_t>(linear->weights_.size() * sizeof(float)));
+        static_cast<int64_t>(linear->weights_.size() * sizeof(double)));
     return linear;
   }
 
-  explicit ReferenceLinear(const Shape& shape) : Linear(shape) {}
+  ReferenceLinear(const Shape& shape, WeightType type)
+      : Linear(shape),
+        takes_int8_(type == WeightType::kQ8 || type == WeightType::kQ4) {}
+
+  // Number `col` of row `row`.
+  static double Weight(const MatrixView& matrix, int64_t row, int64_t col) {
+    const int64_t i = row * matrix.cols + col;
+    if (matrix.type == WeightType::kF32) return matrix.f32()[i];
+    if (matrix.type != WeightType::kQ4) {
+      return double{static_cast<const float*>(matrix.scales)[row]} *
+             static_cast<const int8_t*>(matrix.data)[i];
+    }
+    const int pair = static_cast<const uint8_t*>(matrix.data)[i / 2];
+    const uint32_t bits =
+        uint32_t{static_cast<const uint16_t*>(matrix.scales)[i / kQ4Block]}
+        << 16;
+    float scale;
+    std::memcpy(&scale, &bits, sizeof(scale));
+    return double{scale} * ((i % 2 == 0 ? pair & 15 : pair >> 4) - 8);
+  }
 
  protected:
-  absl::Status Multiply(const float* x, int32_t rows, float* y,
-                        pthreadpool_t) override {
-    for (int32_t row = 0; row < rows; ++row, x += in_features()) {
-      const float* w = weights_.data();
-      for (int32_t i = 0; i < out_features(); ++i, w += in_features()) {
+  void Multiply(LinearInput& input, float* y,
+                pthreadpool_t pool) const override {
+    const size_t in = static_cast<size_t>(in_features());
+    std::vector<double> x(in);
+    for (int32_t row = 0; row < input.rows(); ++row) {
+      const size_t begin = static_cast<size_t>(row) * in;
+      for (size_t k = 0; k < in; ++k) {
+        if (takes_int8_) {
+          const LinearInput::Quantized quantized = input.Quantize(pool);
+          const RowQuantization& how = quantized.quantization[row];
+          x[k] = double{how.scale} * (quantized.q[begin + k] - how.zero_point);
+        } else {
+          x[k] = input.x()[begin + k];
+        }
+      }
+      const double* w = weights_.data();
+      for (int32_t i = 0; i < out_features(); ++i, w += in) {
         double sum = 0;
-        for (int32_t k = 0; k < in_features(); ++k) sum += double{x[k]} * w[k];
+        for (size_t k = 0; k < in; ++k) sum += x[k] * w[k];
         *y++ = static_cast<float>(sum);
       }
     }
-    return absl::OkStatus();
   }
 
  private:
-  std::vector<float> weights_;  // [out_features, in_features]
+  void Append(const MatrixView& part) {
+    for (int64_t row = 0; row < part.rows; ++row) {
+      for (int64_t col = 0; col < part.cols; ++col) {
+        weights_.push_back(Weight(part, row, col));
+      }
+    }
+  }
+
+  const bool takes_int8_;
+  std::vector<double> weights_;  // [out_features, in_features]
 };
 
 }  // namespace deltaedge

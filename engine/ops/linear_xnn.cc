@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -17,25 +19,73 @@
 #include "engine/base/status_macros.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/linear_input.h"
+#include "engine/ops/row_tiles.h"
+#include "engine/ops/xnn_tiles.h"
+#include "kernels/quant/quantize_rows.h"
 #include "pthreadpool.h"
 #include "xnnpack.h"
+#include "xnnpack/operator.h"
 
 namespace deltaedge {
 namespace {
 
-static_assert(Linear::kReadablePastEnd >= XNN_EXTRA_BYTES);
+static_assert(LinearInput::kReadablePastEnd >= XNN_EXTRA_BYTES);
+static_assert(sizeof(RowQuantization) == sizeof(xnn_qd8_quantization_params) &&
+              offsetof(RowQuantization, zero_point) ==
+                  offsetof(xnn_qd8_quantization_params, zero_point) &&
+              offsetof(RowQuantization, scale) ==
+                  offsetof(xnn_qd8_quantization_params, inv_scale));
 
-absl::Status XnnError(xnn_status status, absl::string_view action,
-                      absl::string_view name) {
-  if (status == xnn_status_success) return absl::OkStatus();
+// Weights that stay in a core's second-level cache while all rows pass by.
+constexpr int64_t kChunkBytes = int64_t{256} << 10;
+// More makes the threads' shares even, fewer makes longer streams of weights.
+constexpr int64_t kChunksPerThread = 5;
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool TakesInt8(WeightType type) {
+  return type == WeightType::kQ8 || type == WeightType::kQ4;
+}
+
+int64_t RowBytes(const MatrixView& matrix) {
+  switch (matrix.type) {
+    case WeightType::kF32:
+      return int64_t{matrix.cols} * 4;
+    case WeightType::kQ4:
+      return matrix.cols / 2;
+    default:
+      return matrix.cols;
+  }
+}
+
+// Of the scales of a row.
+int64_t ScaleBytes(const MatrixView& matrix) {
+  switch (matrix.type) {
+    case WeightType::kF32:
+      return 0;
+    case WeightType::kQ4:
+      return matrix.cols / kQ4Block * 2;
+    default:
+      return 4;
+  }
+}
+
+absl::Status XnnError(xnn_status status, absl::string_view name) {
   const std::string message =
-      absl::StrCat("XNNPACK cannot ", action, " product '", name, "': ");
+      absl::StrCat("XNNPACK cannot make product '", name, "': ");
   switch (status) {
+    case xnn_status_success:
+      return absl::OkStatus();
     case xnn_status_out_of_memory:
       return absl::ResourceExhaustedError(absl::StrCat(message, "no memory"));
     case xnn_status_unsupported_hardware:
       return absl::UnimplementedError(
           absl::StrCat(message, "this processor is not supported"));
+    case xnn_status_invalid_parameter:
+      // All that it looks at and CheckParts does not.
+      return absl::InvalidArgumentError(
+          absl::StrCat(message, "a scale is not a positive normal number"));
     default:
       return absl::InternalError(
           absl::StrCat(message, "status ", static_cast<int>(status)));
@@ -68,6 +118,7 @@ class PackedWeights {
   PackedWeights& operator=(const PackedWeights&) = delete;
 
   xnn_weights_cache_t provider() { return &provider_; }
+  const std::byte* data() const { return buffer_.data(); }
   int64_t size_bytes() const { return buffer_.size_bytes(); }
   // Why Reserve failed, if it did.
   const absl::Status& status() const { return status_; }
@@ -91,85 +142,228 @@ class PackedWeights {
   absl::Status status_;
 };
 
-bool AreNeighbours(absl::Span<const MatrixView> parts) {
-  for (size_t i = 1; i < parts.size(); ++i) {
-    const MatrixView& before = parts[i - 1];
-    const int64_t size = int64_t{before.rows} * before.cols;
-    if (parts[i].f32() != before.f32() + size) return false;
+// The data or the scales of several matrices, one behind the other.
+class Joined {
+ public:
+  static absl::StatusOr<Joined> Join(absl::Span<const MatrixView> parts,
+                                     const void* MatrixView::*numbers,
+                                     int64_t row_bytes,
+                                     absl::string_view name) {
+    const auto begin = [&](const MatrixView& part) {
+      return static_cast<const std::byte*>(part.*numbers);
+    };
+    Joined joined;
+    joined.data_ = begin(parts[0]);
+    bool neighbours = true;
+    int64_t size = 0;
+    for (const MatrixView& part : parts) {
+      neighbours = neighbours && begin(part) == begin(parts[0]) + size;
+      size += part.rows * row_bytes;
+    }
+    if (neighbours || row_bytes == 0) return joined;
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        joined.copy_,
+        AlignedBuffer::Allocate(
+            size, absl::StrCat("joined matrices of product '", name, "'")));
+    std::byte* end = joined.copy_.data();
+    joined.data_ = end;
+    for (const MatrixView& part : parts) {
+      end = std::copy_n(begin(part), part.rows * row_bytes, end);
+    }
+    return joined;
   }
-  return true;
+
+  template <class T>
+  const T* data() const {
+    return reinterpret_cast<const T*>(data_);
+  }
+
+ private:
+  const std::byte* data_ = nullptr;
+  AlignedBuffer copy_;
+};
+
+xnn_status CreateOperator(WeightType type, size_t in, size_t out,
+                          const Joined& kernel, const Joined& scales,
+                          xnn_weights_cache_t cache, xnn_operator_t* op) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  switch (type) {
+    case WeightType::kF32:
+      return xnn_create_fully_connected_nc_f32(
+          in, out, /*input_stride=*/in, /*output_stride=*/out,
+          kernel.data<float>(), /*bias=*/nullptr, -kInfinity, kInfinity,
+          /*flags=*/0, /*code_cache=*/nullptr, cache, op);
+    case WeightType::kQ8:
+      return xnn_create_fully_connected_nc_qd8_f32_qc8w(
+          in, out, /*input_stride=*/in, /*output_stride=*/out,
+          scales.data<float>(), kernel.data<int8_t>(), /*bias=*/nullptr,
+          -kInfinity, kInfinity, /*flags=*/0, /*code_cache=*/nullptr, cache,
+          op);
+    case WeightType::kQ4:
+      return xnn_create_fully_connected_nc_qd8_f32_qb4w(
+          in, out, /*input_stride=*/in, /*output_stride=*/out, kQ4Block,
+          /*kernel_zero_point=*/8, scales.data<uint16_t>(),
+          kernel.data<uint8_t>(), /*bias=*/nullptr, -kInfinity, kInfinity,
+          /*flags=*/0, /*code_cache=*/nullptr, cache, op);
+    case WeightType::kQ8W:
+      return xnn_create_fully_connected_nc_f32_qc8w(
+          in, out, /*input_stride=*/in, /*output_stride=*/out,
+          scales.data<float>(), kernel.data<int8_t>(), /*bias=*/nullptr,
+          -kInfinity, kInfinity, /*flags=*/0, /*code_cache=*/nullptr, cache,
+          op);
+    case WeightType::kUnknown:
+      break;
+  }
+  return xnn_status_unsupported_parameter;
 }
 
 class XnnLinear final : public Linear {
  public:
-  XnnLinear(const Shape& shape, absl::string_view name)
-      : Linear(shape), name_(name), weights_(name) {}
-  ~XnnLinear() override { xnn_delete_operator(op_); }
+  XnnLinear(const Shape& shape, WeightType type, absl::string_view name)
+      : Linear(shape), takes_int8_(TakesInt8(type)), weights_(name) {}
 
   static absl::StatusOr<std::unique_ptr<Linear>> Create(
       absl::Span<const MatrixView> parts, absl::string_view name,
       const LinearOptions& options) {
     DELTAEDGE_ASSIGN_OR_RETURN(const Shape shape, CheckParts(parts, name));
-    for (const MatrixView& part : parts) {
-      if (part.type != WeightType::kF32) {
-        return absl::UnimplementedError(
-            absl::StrCat("product '", name, "' has weights of type ",
-                         static_cast<int>(part.type), "; this build knows ",
-                         static_cast<int>(WeightType::kF32), " (f32)"));
-      }
-    }
-    auto linear = std::make_unique<XnnLinear>(shape, name);
-    DELTAEDGE_RETURN_IF_ERROR(linear->Configure(options, name));
-    DELTAEDGE_RETURN_IF_ERROR(linear->Pack(parts));
+    auto linear = std::make_unique<XnnLinear>(shape, parts[0].type, name);
+    DELTAEDGE_RETURN_IF_ERROR(linear->Pack(parts, name, options));
     return linear;
   }
 
  protected:
-  absl::Status Multiply(const float* x, int32_t rows, float* y,
-                        pthreadpool_t pool) override {
-    xnn_status status = xnn_reshape_fully_connected_nc_f32(
-        op_, static_cast<size_t>(rows), pool);
-    if (status == xnn_status_success) {
-      status = xnn_setup_fully_connected_nc_f32(op_, x, y);
+  void Multiply(LinearInput& input, float* y,
+                pthreadpool_t pool) const override {
+    const size_t in = static_cast<size_t>(in_features());
+    Batch batch = {};
+    batch.linear = this;
+    if (takes_int8_) {
+      const LinearInput::Quantized quantized = input.Quantize(pool);
+      batch.x = reinterpret_cast<const std::byte*>(quantized.q);
+      batch.x_row_bytes = in;
+      batch.quantization = reinterpret_cast<const xnn_qd8_quantization_params*>(
+          quantized.quantization);
+    } else {
+      batch.x = reinterpret_cast<const std::byte*>(input.x());
+      batch.x_row_bytes = in * sizeof(float);
     }
-    if (status == xnn_status_success) status = xnn_run_operator(op_, pool);
-    return XnnError(status, "run", name_);
+    batch.y = y;
+    batch.rows = input.rows();
+    batch.tile_rows = TileRows(heights_, input.rows());
+
+    const int64_t threads =
+        static_cast<int64_t>(pthreadpool_get_threads_count(pool));
+    const int64_t panels = DivideUp(out_features(), panel_columns_);
+    const int64_t chunk =
+        std::clamp(kChunkBytes / (panel_columns_ * column_bytes_), int64_t{1},
+                   DivideUp(panels, threads * kChunksPerThread));
+    pthreadpool_parallelize_1d_tile_1d(
+        pool, RunColumns, &batch, static_cast<size_t>(out_features()),
+        static_cast<size_t>(chunk * panel_columns_),
+        PTHREADPOOL_FLAG_DISABLE_DENORMALS);
   }
 
  private:
-  absl::Status Pack(absl::Span<const MatrixView> parts) {
-    const float* kernel = parts[0].f32();
-    AlignedArray<float> joined;
-    if (!AreNeighbours(parts)) {
-      DELTAEDGE_ASSIGN_OR_RETURN(
-          joined,
-          AlignedArray<float>::Allocate(
-              {out_features(), in_features()},
-              absl::StrCat("joined matrices of product '", name_, "'")));
-      float* end = joined.data();
-      for (const MatrixView& part : parts) {
-        end = std::copy_n(part.f32(), int64_t{part.rows} * part.cols, end);
-      }
-      kernel = joined.data();
+  struct Batch {
+    const XnnLinear* linear;
+    const std::byte* x;
+    size_t x_row_bytes;
+    const xnn_qd8_quantization_params* quantization;  // Null: x is float.
+    float* y;
+    int32_t rows, tile_rows;
+  };
+
+  static void RunColumns(void* context, size_t begin, size_t columns) {
+    const Batch& batch = *static_cast<const Batch*>(context);
+    for (int32_t row = 0; row < batch.rows; row += batch.tile_rows) {
+      batch.linear->RunTile(batch, row, begin, columns);
     }
-    DELTAEDGE_RETURN_IF_ERROR(
-        XnnError(xnn_initialize(/*allocator=*/nullptr), "start for", name_));
-    const size_t in = static_cast<size_t>(in_features());
+  }
+
+  void RunTile(const Batch& batch, int32_t first_row, size_t begin,
+               size_t columns) const {
+    const int32_t rows = std::min(batch.tile_rows, batch.rows - first_row);
+    const int32_t tile = TileFor(heights_, rows);
+    const size_t row = static_cast<size_t>(first_row);
     const size_t out = static_cast<size_t>(out_features());
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    const xnn_status status = xnn_create_fully_connected_nc_f32(
-        in, out, /*input_stride=*/in, /*output_stride=*/out, kernel,
-        /*bias=*/nullptr, /*output_min=*/-kInfinity, /*output_max=*/kInfinity,
-        /*flags=*/0, /*code_cache=*/nullptr, weights_.provider(), &op_);
+    const std::byte* const x = batch.x + row * batch.x_row_bytes;
+    const std::byte* const w =
+        weights_.data() + begin * static_cast<size_t>(column_bytes_);
+    float* const y = batch.y + row * out + begin;
+    const size_t y_row_bytes = out * sizeof(float);
+    const size_t y_panel_bytes =
+        static_cast<size_t>(panel_columns_) * sizeof(float);
+    if (batch.quantization == nullptr) {
+      reinterpret_cast<xnn_gemm_ukernel_fn>(kernels_[tile])(
+          static_cast<size_t>(rows), columns, batch.x_row_bytes, x,
+          batch.x_row_bytes, w, y, y_row_bytes, y_panel_bytes, &params_);
+      return;
+    }
+    // For rows that are missing, a kernel computes the last one again, each
+    // time with another quantization.
+    xnn_qd8_quantization_params quantization[XNN_MAX_MR];
+    const auto end = std::copy_n(batch.quantization + row, rows, quantization);
+    std::fill(end, quantization + heights_[tile], end[-1]);
+    reinterpret_cast<xnn_dqgemm_ukernel_fn>(kernels_[tile])(
+        static_cast<size_t>(rows), columns, batch.x_row_bytes, x,
+        batch.x_row_bytes, w, y, y_row_bytes, y_panel_bytes, &params_,
+        quantization);
+  }
+
+  absl::Status Pack(absl::Span<const MatrixView> parts, absl::string_view name,
+                    const LinearOptions& options) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        const Joined kernel,
+        Joined::Join(parts, &MatrixView::data, RowBytes(parts[0]), name));
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        const Joined scales,
+        Joined::Join(parts, &MatrixView::scales, ScaleBytes(parts[0]), name));
+    DELTAEDGE_RETURN_IF_ERROR(
+        XnnError(xnn_initialize(/*allocator=*/nullptr), name));
+    xnn_operator_t op = nullptr;
+    const xnn_status status =
+        CreateOperator(parts[0].type, static_cast<size_t>(in_features()),
+                       static_cast<size_t>(out_features()), kernel, scales,
+                       weights_.provider(), &op);
+    const absl::Cleanup delete_op = [&] { xnn_delete_operator(op); };
     DELTAEDGE_RETURN_IF_ERROR(weights_.status());
-    DELTAEDGE_RETURN_IF_ERROR(XnnError(status, "make", name_));
+    DELTAEDGE_RETURN_IF_ERROR(XnnError(status, name));
     set_packed_bytes(weights_.size_bytes());
+
+    // XNNPACK's own way to run it takes all columns for the first rows, then
+    // for the next, and has kernels of two heights.
+    params_ = op->params;
+    column_bytes_ = static_cast<int64_t>(op->weights_stride);
+    panel_columns_ = op->ukernel.gemm.nr;
+    const int32_t tallest = op->ukernel.gemm.mr;
+    const auto kernel_of = [&](int32_t height) {
+      return reinterpret_cast<XnnKernel>(
+          op->ukernel.gemm.gemm_cases[height - 1].function[0]);
+    };
+    const auto add = [&](int32_t height, XnnKernel function) {
+      heights_.push_back(height);
+      kernels_.push_back(function);
+    };
+    if (!options.one_kernel) {
+      if (kernel_of(1) != nullptr && tallest > 1) add(1, kernel_of(1));
+      for (const XnnTile& tile : LowerTiles(kernel_of(tallest))) {
+        add(tile.rows, tile.kernel);
+      }
+    }
+    add(tallest, kernel_of(tallest));
     return absl::OkStatus();
   }
 
-  const std::string name_;
+  static constexpr size_t kMaxHeights = 8;
+
+  const bool takes_int8_;
   PackedWeights weights_;
-  xnn_operator_t op_ = nullptr;
+  // A column is an output; columns are packed in panels.
+  int64_t column_bytes_ = 0;
+  int64_t panel_columns_ = 0;
+  absl::InlinedVector<int32_t, kMaxHeights> heights_;  // Ascending.
+  absl::InlinedVector<XnnKernel, kMaxHeights> kernels_;
+  decltype(xnn_operator::params) params_ = {};
 };
 
 }  // namespace

@@ -21,19 +21,22 @@ using LinearFactory = absl::FunctionRef<absl::StatusOr<std::unique_ptr<Linear>>(
     const LinearOptions& options)>;
 
 // Whether rows come out of `linear` with the same bits alone and in batches of
-// 2, 4, 8 and 17, for random rows. A "no" is certain; a "yes" is as good as 17
-// rows can tell, which is enough to notice kernels that add up in different
-// orders. Errors are those of Run, and ResourceExhausted.
-absl::StatusOr<bool> RowsAreIndependent(Linear& linear, pthreadpool_t pool);
+// 2 to 17, for random rows. A "no" is certain; a "yes" is as good as 17 rows
+// can tell, which is enough to notice kernels that add up in different orders.
+// ResourceExhausted: no memory.
+absl::StatusOr<bool> RowsAreIndependent(const Linear& linear,
+                                        pthreadpool_t pool);
 
-// What Linear::Create needs on this machine for its promise to hold, found out
-// with two small random products, one of them narrower than any kernel; takes
-// a few milliseconds. The default options where kernels agree, as they should;
-// else padding to a full tile, with a warning in the log. Internal if that does
-// not help either: lossless speculation is then impossible here. Other errors
-// are those of the factory and of RowsAreIndependent.
+// What Linear::Create needs on this machine for its promise to hold with
+// weights of these types, which may repeat; found out with two small random
+// products of each, one of them narrower than any kernel, in about two
+// milliseconds a type. The default options where kernels agree, as they should;
+// else one kernel for all batches, with a warning in the log. Internal if that
+// does not help either: lossless speculation is then impossible here. Other
+// errors are those of the factory and of RowsAreIndependent.
 absl::StatusOr<LinearOptions> FindLinearOptions(
-    pthreadpool_t pool, LinearFactory factory = Linear::Create);
+    absl::Span<const WeightType> weight_types, pthreadpool_t pool,
+    LinearFactory factory = Linear::Create);
 
 }  // namespace deltaedge
 

@@ -1,7 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""xnn_microkernels(): XNNPACK's kernels of one instruction set as a cc_library."""
+"""How XNNPACK is compiled: its configuration, and xnn_microkernels(), its kernels of one
+instruction set as a cc_library."""
 
 load("@rules_cc//cc:defs.bzl", "cc_library")
+
+# What xnnpack.h does not show but struct layouts and kernel choice depend on.
+CONFIGURATION = [
+    # On Arm the assembly kernels of one row sum in another order than those of
+    # several rows: a row's bits would depend on its neighbours (docs/build.md).
+    "XNN_ENABLE_ASSEMBLY=0",
+    # For the same reason: else the core that runs a tile chooses the kernel.
+    "XNN_MAX_UARCH_TYPES=1",
+    # Kernels by number of rows: one row has its own, with the same sums.
+    "XNN_ENABLE_GEMM_M_SPECIALIZATION=1",
+    # Without it only the portable kernels are ever chosen.
+    "XNN_ENABLE_CPUINFO=1",
+    "XNN_ENABLE_MEMOPT=1",
+    # Errors come back as xnn_status; a library does not print.
+    "XNN_LOG_LEVEL=0",
+    # Not used here.
+    "XNN_ENABLE_DWCONV_MULTIPASS=0",
+    "XNN_ENABLE_SPARSE=0",
+    # Instruction sets: what GCC 12 compiles. KleidiAI (and with it SME) is not in
+    # Debian's archive.
+    "XNN_ENABLE_ARM_BF16=1",
+    "XNN_ENABLE_ARM_DOTPROD=1",
+    "XNN_ENABLE_ARM_FP16_SCALAR=1",
+    "XNN_ENABLE_ARM_FP16_VECTOR=1",
+    "XNN_ENABLE_ARM_I8MM=1",
+    "XNN_ENABLE_ARM_SME2=0",
+    "XNN_ENABLE_ARM_SME=0",
+    "XNN_ENABLE_AVX256SKX=1",
+    "XNN_ENABLE_AVX256VNNI=1",
+    "XNN_ENABLE_AVX256VNNIGFNI=0",
+    "XNN_ENABLE_AVX512AMX=0",
+    "XNN_ENABLE_AVX512F=1",
+    "XNN_ENABLE_AVX512FP16=0",
+    "XNN_ENABLE_AVX512SKX=1",
+    "XNN_ENABLE_AVX512VBMI=1",
+    "XNN_ENABLE_AVX512VNNI=1",
+    "XNN_ENABLE_AVX512VNNIGFNI=1",
+    "XNN_ENABLE_AVXVNNI=1",
+    "XNN_ENABLE_AVXVNNIINT8=0",
+    "XNN_ENABLE_HVX=0",
+    "XNN_ENABLE_KLEIDIAI=0",
+    "XNN_ENABLE_RISCV_VECTOR=0",
+]
 
 _AVX512 = [
     "-mf16c",

@@ -34,7 +34,8 @@ absl::StatusOr<std::unique_ptr<TargetRunner>> TargetRunner::Create(
       SpareStates spare,
       SpareStates::Create(TargetRecurrentShape(config, /*block_rows=*/1)));
   std::unique_ptr<TargetRunner> runner(new TargetRunner(std::move(spare)));
-  DELTAEDGE_ASSIGN_OR_RETURN(runner->linear_options_, FindLinearOptions(pool));
+  DELTAEDGE_ASSIGN_OR_RETURN(runner->linear_options_,
+                             FindLinearOptions(file.weight_types(), pool));
   runner->tap_floats_ = static_cast<int64_t>(taps.size()) * config.hidden_size;
   DELTAEDGE_ASSIGN_OR_RETURN(
       runner->model_, MakeTargetModel(config, file.target_weights(), taps,

@@ -3,19 +3,23 @@
 // A row's bits do not depend on its company: the promise of Linear, on which
 // every comparison of drafted and plain decoding rests.
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <ostream>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/base/thread_pool.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/linear_input.h"
 #include "engine/ops/linear_reference.h"
 #include "gtest/gtest.h"
+#include "tests/engine/ops/random_matrix.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/random.h"
 
@@ -24,6 +28,7 @@ namespace {
 
 using ::deltaedge::testing::CanaryBuffer;
 using ::deltaedge::testing::Random;
+using ::deltaedge::testing::RandomMatrix;
 using ::deltaedge::testing::SameBits;
 
 constexpr int kMaxRows = 512;
@@ -31,7 +36,7 @@ constexpr int kMaxRows = 512;
 // Launches on more threads than there are idle processors may each cost a slice
 // of the scheduler, so those take fewer sizes.
 std::vector<int> Batches(int threads) {
-  if (threads > 1) return {1, 2, 7, 8, 16, 17, 33, 100, kMaxRows};
+  if (threads > 1) return {1, 17, 100, kMaxRows};
   std::vector<int> batches;
   for (int rows = 1; rows <= 33; ++rows) batches.push_back(rows);
   batches.insert(batches.end(), {64, 100, kMaxRows});
@@ -43,31 +48,35 @@ struct Size {
   int out;
 };
 
-std::ostream& operator<<(std::ostream& out, const Size& size) {
-  return out << size.in << "_" << size.out;
-}
+class LinearRowsTest
+    : public ::testing::TestWithParam<std::tuple<WeightType, Size>> {
+ protected:
+  LinearRowsTest()
+      : type_(std::get<0>(GetParam())),
+        in_(testing::Columns(type_, std::get<1>(GetParam()).in)),
+        out_(std::get<1>(GetParam()).out),
+        random_(static_cast<uint64_t>(in_ * 1000 + out_)),
+        matrix_(type_, out_, in_, random_),
+        input_(LinearInput::Allocate(kMaxRows, in_).value()) {}
 
-class LinearRowsTest : public ::testing::TestWithParam<Size> {};
+  const WeightType type_;
+  const int in_, out_;
+  Random random_;
+  const RandomMatrix matrix_;
+  LinearInput input_;
+};
 
 TEST_P(LinearRowsTest, BitsOfARowDoNotDependOnRowsOrThreads) {
-  const size_t in = GetParam().in;
-  const size_t out = GetParam().out;
-  Random random(in * 1000 + out);
-  // An odd distance from the alignment: files and blocks start anywhere.
-  const CanaryBuffer<float> w(random.Uniforms(out * in), /*misalign=*/3);
-  const CanaryBuffer<float> x(random.Uniforms(kMaxRows * in), /*misalign=*/1);
-  const MatrixView view = {w.data(), WeightType::kF32, GetParam().out,
-                           GetParam().in};
+  const CanaryBuffer<float> x(random_.Uniforms(size_t{kMaxRows} * in_),
+                              /*misalign=*/1);
   absl::StatusOr<std::unique_ptr<Linear>> linear =
-      Linear::Create({view}, "test");
+      Linear::Create({matrix_.View()}, "test");
   ASSERT_TRUE(linear.ok()) << linear.status();
 
-  CanaryBuffer<float> alone(kMaxRows * out);
-  for (size_t row = 0; row < kMaxRows; ++row) {
-    ASSERT_TRUE((*linear)
-                    ->Run(x.data() + row * in, 1, alone.data() + row * out,
-                          /*pool=*/nullptr)
-                    .ok());
+  CanaryBuffer<float> alone(size_t{kMaxRows} * out_);
+  for (int row = 0; row < kMaxRows; ++row) {
+    input_.Set(x.data() + row * in_, 1, in_);
+    (*linear)->Run(input_, alone.data() + row * out_, /*pool=*/nullptr);
   }
   ASSERT_TRUE(alone.Intact());
 
@@ -77,68 +86,131 @@ TEST_P(LinearRowsTest, BitsOfARowDoNotDependOnRowsOrThreads) {
     ASSERT_TRUE(pool.ok()) << pool.status();
     for (int rows : Batches(threads)) {
       // The batch ends with the last row, so that rows change their places.
-      const size_t first = kMaxRows - rows;
-      CanaryBuffer<float> y(rows * out, /*misalign=*/rows % 16);
-      ASSERT_TRUE(
-          (*linear)
-              ->Run(x.data() + first * in, rows, y.data(), (*pool)->get())
-              .ok());
+      const int first = kMaxRows - rows;
+      CanaryBuffer<float> y(static_cast<size_t>(rows) * out_,
+                            /*misalign=*/static_cast<size_t>(rows % 16));
+      input_.Set(x.data() + first * in_, rows, in_);
+      (*linear)->Run(input_, y.data(), (*pool)->get());
       ASSERT_TRUE(y.Intact());
       for (int row = 0; row < rows; ++row) {
-        ASSERT_TRUE(SameBits(y.data() + row * out,
-                             alone.data() + (first + row) * out, out))
+        ASSERT_TRUE(SameBits(y.data() + row * out_,
+                             alone.data() + (first + row) * out_,
+                             static_cast<size_t>(out_)))
             << "row " << row << " of " << rows << ", " << threads << " threads";
       }
     }
   }
 }
 
-TEST_P(LinearRowsTest, IsNearTheReference) {
-  constexpr int kRows = 9;
-  const size_t in = GetParam().in;
-  const size_t out = GetParam().out;
-  Random random(in * 1000 + out);
-  const CanaryBuffer<float> w(random.Gaussians(out * in));
-  const CanaryBuffer<float> x(random.Gaussians(kRows * in));
-  std::vector<float> w_size = w.ToVector();
-  std::vector<float> x_size = x.ToVector();
-  for (float& value : w_size) value = std::abs(value);
-  for (float& value : x_size) value = std::abs(value);
-
-  const auto run = [&](absl::StatusOr<std::unique_ptr<Linear>> linear,
-                       const float* input) {
-    std::vector<float> y(kRows * out, NAN);
-    EXPECT_TRUE(linear.ok()) << linear.status();
-    if (linear.ok()) {
-      EXPECT_TRUE((*linear)->Run(input, kRows, y.data(), nullptr).ok());
-    }
-    return y;
-  };
-  const auto view = [&](const float* data) {
-    return MatrixView{data, WeightType::kF32, GetParam().out, GetParam().in};
-  };
-  const std::vector<float> y =
-      run(Linear::Create({view(w.data())}, "test"), x.data());
-  const std::vector<float> expected =
-      run(ReferenceLinear::Create({view(w.data())}, "test"), x.data());
-  const std::vector<float> size = run(
-      ReferenceLinear::Create({view(w_size.data())}, "test"), x_size.data());
-  // A sum of n products in float is off by n * 2^-24 of the sum of magnitudes
-  // at worst. Roundings go both ways, so that sqrt(n) is what is seen; 4 leaves
-  // room for chance.
-  const double limit = 4 * std::sqrt(static_cast<double>(in)) * 0x1p-24;
-  for (size_t i = 0; i < y.size(); ++i) {
-    ASSERT_LE(std::abs(double{y[i]} - expected[i]), limit * size[i])
-        << "element " << i;
+// A kernel of int8 rows that is given fewer than it is made for computes the
+// last one again for each that is missing, each time with another rounding.
+// XNNPACK's operators provide ten copies of the last row's rounding, while its
+// int4 kernel for 14 rows reads up to thirteen: the last row of a batch of
+// 14 n + 1 to 14 n + 3 rows came out wrong. So here all that lies past the last
+// row is wild.
+TEST_P(LinearRowsTest, WhatLiesPastTheLastRowDoesNotMatter) {
+  constexpr int kRows = 64;
+  absl::StatusOr<std::unique_ptr<Linear>> linear =
+      Linear::Create({matrix_.View()}, "test");
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  const std::vector<float> wild =
+      random_.Uniforms(size_t{kRows} * in_, 1e5f, 1e6f);
+  const CanaryBuffer<float> x(random_.Uniforms(size_t{kRows} * in_));
+  std::vector<float> y(size_t{kRows} * out_);
+  std::vector<float> alone(static_cast<size_t>(out_));
+  for (const int rows : {1, 2, 3, 4, 14, 15, 16, 17, 18, 29, 30, 31, 45}) {
+    input_.Set(wild.data(), kRows, in_);
+    (*linear)->Run(input_, y.data(), nullptr);
+    input_.Set(x.data(), rows, in_);
+    (*linear)->Run(input_, y.data(), nullptr);
+    const std::vector<float> last(y.begin() + (rows - 1) * out_,
+                                  y.begin() + rows * out_);
+    input_.Set(x.data() + (rows - 1) * in_, 1, in_);
+    (*linear)->Run(input_, alone.data(), nullptr);
+    EXPECT_TRUE(SameBits(last, alone)) << rows;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, LinearRowsTest,
-                         ::testing::Values(Size{1, 1}, Size{3, 2}, Size{64, 32},
-                                           Size{127, 100}, Size{1024, 64},
-                                           Size{1027, 67}, Size{1056, 7},
-                                           Size{1151, 17}, Size{1537, 33}),
-                         ::testing::PrintToStringParamName());
+TEST_P(LinearRowsTest, IsNearTheReference) {
+  constexpr int kRows = 9;
+  const std::vector<float> x = random_.Gaussians(size_t{kRows} * in_);
+  input_.Set(x.data(), kRows, in_);
+  const auto run = [&](absl::StatusOr<std::unique_ptr<Linear>> linear) {
+    std::vector<float> y(size_t{kRows} * out_, NAN);
+    EXPECT_TRUE(linear.ok()) << linear.status();
+    if (linear.ok()) (*linear)->Run(input_, y.data(), nullptr);
+    return y;
+  };
+  const MatrixView view = matrix_.View();
+  const std::vector<float> y = run(Linear::Create({view}, "test"));
+  const std::vector<float> expected =
+      run(ReferenceLinear::Create({view}, "test"));
+
+  // A sum of n products in float is off by n * 2^-24 of the sum of magnitudes
+  // at worst. Roundings go both ways, so that sqrt(n) is what is seen; 4 leaves
+  // room for chance. Sums of int8 are exact within a row, or a block of 32;
+  // kernels take them of q and of zero_point, at most 255 in size.
+  const bool takes_int8 = type_ == WeightType::kQ8 || type_ == WeightType::kQ4;
+  const int terms = type_ == WeightType::kQ8   ? 2
+                    : type_ == WeightType::kQ4 ? in_ / kQ4Block + 2
+                                               : in_ + 1;
+  const double limit = 4 * std::sqrt(terms) * 0x1p-24;
+  for (int row = 0; row < kRows; ++row) {
+    for (int i = 0; i < out_; ++i) {
+      double size = 0;
+      for (int k = 0; k < in_; ++k) {
+        const double magnitude =
+            takes_int8
+                ? 255.0 * input_.Quantize(nullptr).quantization[row].scale
+                : std::abs(x[row * in_ + k]);
+        size += magnitude * std::abs(ReferenceLinear::Weight(view, i, k));
+      }
+      ASSERT_LE(std::abs(double{y[row * out_ + i]} - expected[row * out_ + i]),
+                limit * size)
+          << "row " << row << ", output " << i;
+    }
+  }
+}
+
+// An even row in [-1, 1) is rounded in steps of 2 / 255, which is 0.4 % of its
+// size in the mean square; so is a product with it.
+TEST_P(LinearRowsTest, IsNearTheProductOfUnroundedRows) {
+  constexpr int kRows = 9;
+  const std::vector<float> x = random_.Uniforms(size_t{kRows} * in_);
+  input_.Set(x.data(), kRows, in_);
+  absl::StatusOr<std::unique_ptr<Linear>> linear =
+      Linear::Create({matrix_.View()}, "test");
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  std::vector<float> y(size_t{kRows} * out_);
+  (*linear)->Run(input_, y.data(), nullptr);
+  double error = 0, size = 0;
+  for (int row = 0; row < kRows; ++row) {
+    for (int i = 0; i < out_; ++i) {
+      double exact = 0;
+      for (int k = 0; k < in_; ++k) {
+        exact +=
+            x[row * in_ + k] * ReferenceLinear::Weight(matrix_.View(), i, k);
+      }
+      error += (y[row * out_ + i] - exact) * (y[row * out_ + i] - exact);
+      size += exact * exact;
+    }
+  }
+  const bool takes_int8 = type_ == WeightType::kQ8 || type_ == WeightType::kQ4;
+  EXPECT_LE(std::sqrt(error / size), takes_int8 ? 0.005 : 1e-6);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, LinearRowsTest,
+    ::testing::Combine(::testing::ValuesIn(testing::kWeightTypes),
+                       ::testing::Values(Size{1, 1}, Size{3, 2}, Size{64, 32},
+                                         Size{127, 100}, Size{1024, 64},
+                                         Size{1027, 67}, Size{1056, 7},
+                                         Size{1151, 17}, Size{1537, 33})),
+    [](const auto& info) {
+      const Size& size = std::get<1>(info.param);
+      return std::string(testing::Name(std::get<0>(info.param))) + "_" +
+             std::to_string(size.in) + "_" + std::to_string(size.out);
+    });
 
 }  // namespace
 }  // namespace deltaedge

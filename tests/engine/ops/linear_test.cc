@@ -2,8 +2,10 @@
 
 #include "engine/ops/linear.h"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,12 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "engine/base/aligned_buffer.h"
 #include "engine/base/allocation_hooks.h"
 #include "engine/model/weights.h"
-#include "engine/ops/linear_reference.h"
+#include "engine/ops/linear_input.h"
 #include "gtest/gtest.h"
-#include "pthreadpool.h"
+#include "tests/engine/ops/random_matrix.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/random.h"
 
@@ -25,54 +26,59 @@ namespace {
 
 using ::deltaedge::testing::CanaryBuffer;
 using ::deltaedge::testing::Random;
+using ::deltaedge::testing::RandomMatrix;
 using ::deltaedge::testing::SameBits;
 
-constexpr int kIn = 131;
 constexpr int kOut = 75;
 constexpr int kRows = 12;
 
-class LinearTest : public ::testing::Test {
+class LinearTest : public ::testing::TestWithParam<WeightType> {
  protected:
   LinearTest()
-      : random_(1),
-        w_(random_.Gaussians(kOut * kIn)),
-        x_(random_.Gaussians(kRows * kIn)) {}
+      : in_(testing::Columns(GetParam(), 131)),
+        random_(1),
+        matrix_(GetParam(), kOut, in_, random_),
+        x_(random_.Gaussians(size_t{kRows} * in_)),
+        input_(LinearInput::Allocate(kRows, in_).value()) {}
 
-  MatrixView View(int first_row, int rows) const {
-    return {w_.data() + first_row * kIn, WeightType::kF32, rows, kIn};
-  }
-
-  std::vector<float> Product(Linear& linear, int rows = kRows) const {
+  std::vector<float> Product(const Linear& linear, int rows = kRows) {
     CanaryBuffer<float> y(static_cast<size_t>(rows) * linear.out_features());
-    EXPECT_TRUE(linear.Run(x_.data(), rows, y.data(), /*pool=*/nullptr).ok());
+    input_.Set(x_.data(), rows, in_);
+    linear.Run(input_, y.data(), /*pool=*/nullptr);
     EXPECT_TRUE(y.Intact());
     return y.ToVector();
   }
 
-  std::vector<float> Product(absl::Span<const MatrixView> parts) const {
+  std::vector<float> Product(absl::Span<const MatrixView> parts,
+                             const LinearOptions& options = {}) {
     absl::StatusOr<std::unique_ptr<Linear>> linear =
-        Linear::Create(parts, "test");
+        Linear::Create(parts, "test", options);
     EXPECT_TRUE(linear.ok()) << linear.status();
     return linear.ok() ? Product(**linear) : std::vector<float>();
   }
 
+  absl::Status Refusal(absl::Span<const MatrixView> parts) {
+    const absl::Status status = Linear::Create(parts, "layer 3 out").status();
+    EXPECT_NE(status.message().find("layer 3 out"), std::string::npos)
+        << status;
+    return status;
+  }
+
+  const int in_;
   Random random_;
-  const CanaryBuffer<float> w_;
+  RandomMatrix matrix_;
   const CanaryBuffer<float> x_;
+  LinearInput input_;
 };
 
-TEST_F(LinearTest, PutsPartsSideBySide) {
-  const std::vector<float> whole = Product({View(0, kOut)});
-  EXPECT_TRUE(
-      SameBits(Product({View(0, 1), View(1, 40), View(41, kOut - 41)}), whole));
+TEST_P(LinearTest, PutsPartsSideBySide) {
+  const std::vector<float> whole = Product({matrix_.View()});
+  EXPECT_TRUE(SameBits(Product({matrix_.View(0, 1), matrix_.View(1, 40),
+                                matrix_.View(41, kOut - 41)}),
+                       whole));
   // Parts that are no neighbours in memory.
-  const CanaryBuffer<float> copy(w_.ToVector());
-  MatrixView elsewhere = View(5, kOut - 5);
-  elsewhere.data = copy.data() + 5 * kIn;
-  EXPECT_TRUE(SameBits(Product({View(0, 5), elsewhere}), whole));
-
   const std::vector<float> swapped =
-      Product({View(70, kOut - 70), View(0, 70)});
+      Product({matrix_.View(70, kOut - 70), matrix_.View(0, 70)});
   for (int row = 0; row < kRows; ++row) {
     EXPECT_TRUE(SameBits(swapped.data() + row * kOut + kOut - 70,
                          whole.data() + row * kOut, 70));
@@ -81,24 +87,38 @@ TEST_F(LinearTest, PutsPartsSideBySide) {
   }
 }
 
-TEST_F(LinearTest, DoesNotNeedItsSourceAfterwards) {
-  std::vector<float> weights = w_.ToVector();
-  absl::StatusOr<std::unique_ptr<Linear>> linear =
-      Linear::Create({{weights.data(), WeightType::kF32, kOut, kIn}}, "test");
-  ASSERT_TRUE(linear.ok()) << linear.status();
-  weights.assign(weights.size(), 0.0f);
-  EXPECT_TRUE(SameBits(Product(**linear), Product({View(0, kOut)})));
+TEST_P(LinearTest, JoinsNumbersAndScalesEachForItself) {
+  // The same numbers, the scales somewhere else.
+  const MatrixView view = matrix_.View();
+  if (view.scales == nullptr) GTEST_SKIP() << "no scales";
+  Random again(1);
+  const RandomMatrix copy(GetParam(), kOut, in_, again);
+  MatrixView front = matrix_.View(0, 30), back = matrix_.View(30, kOut - 30);
+  back.scales = copy.View(30, kOut - 30).scales;
+  EXPECT_TRUE(SameBits(Product({front, back}), Product({view})));
+  back = matrix_.View(30, kOut - 30);
+  back.data = copy.View(30, kOut - 30).data;
+  EXPECT_TRUE(SameBits(Product({front, back}), Product({view})));
 }
 
-TEST_F(LinearTest, TellsItsSize) {
+TEST_P(LinearTest, DoesNotNeedItsSourceAfterwards) {
+  absl::StatusOr<std::unique_ptr<Linear>> linear =
+      Linear::Create({matrix_.View()}, "test");
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  const std::vector<float> before = Product(**linear);
+  matrix_.Erase();
+  EXPECT_TRUE(SameBits(Product(**linear), before));
+}
+
+TEST_P(LinearTest, TellsItsSize) {
   const int64_t before = LiveAllocatedBytes();
   {
     absl::StatusOr<std::unique_ptr<Linear>> linear =
-        Linear::Create({View(0, 3), View(8, 4)}, "test");
+        Linear::Create({matrix_.View(0, 3), matrix_.View(8, 4)}, "test");
     ASSERT_TRUE(linear.ok()) << linear.status();
-    EXPECT_EQ((*linear)->in_features(), kIn);
+    EXPECT_EQ((*linear)->in_features(), in_);
     EXPECT_EQ((*linear)->out_features(), 7);
-    EXPECT_GE((*linear)->packed_bytes(), 7 * kIn * 4);
+    EXPECT_GE((*linear)->packed_bytes(), 7 * in_ / 2);
     // Nothing but the packed weights and a tail is kept.
     EXPECT_GE(LiveAllocatedBytes() - before, (*linear)->packed_bytes());
     EXPECT_LE(LiveAllocatedBytes() - before, (*linear)->packed_bytes() + 128);
@@ -106,117 +126,120 @@ TEST_F(LinearTest, TellsItsSize) {
   EXPECT_EQ(LiveAllocatedBytes(), before);
 }
 
-TEST_F(LinearTest, NoRowsDoNothing) {
+TEST_P(LinearTest, NoRowsDoNothing) {
   absl::StatusOr<std::unique_ptr<Linear>> linear =
-      Linear::Create({View(0, kOut)}, "test");
+      Linear::Create({matrix_.View()}, "test");
   ASSERT_TRUE(linear.ok()) << linear.status();
-  EXPECT_TRUE((*linear)->Run(nullptr, 0, nullptr, nullptr).ok());
+  input_.Set(nullptr, 0, in_);
+  (*linear)->Run(input_, nullptr, nullptr);
 }
 
-TEST_F(LinearTest, RunAllocatesNothing) {
-  for (int min_rows : {1, 8}) {
-    LinearOptions options;
-    options.min_rows = min_rows;
-    absl::StatusOr<std::unique_ptr<Linear>> linear =
-        Linear::Create({View(0, kOut)}, "test", options);
-    ASSERT_TRUE(linear.ok()) << linear.status();
-    const int64_t count = AllocationCount();
-    for (int rows = 1; rows <= kRows; ++rows) Product(**linear, rows);
-    EXPECT_EQ(AllocationCount(), count);
+TEST_P(LinearTest, RunAllocatesNothing) {
+  absl::StatusOr<std::unique_ptr<Linear>> linear =
+      Linear::Create({matrix_.View()}, "test");
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  const int64_t count = AllocationCount();
+  for (int rows = 1; rows <= kRows; ++rows) Product(**linear, rows);
+  EXPECT_EQ(AllocationCount(), count);
+}
+
+TEST_P(LinearTest, OneKernelGivesTheSameHere) {
+  // On machines that need no such option.
+  LinearOptions options;
+  options.one_kernel = true;
+  absl::StatusOr<std::unique_ptr<Linear>> one =
+      Linear::Create({matrix_.View()}, "test", options);
+  absl::StatusOr<std::unique_ptr<Linear>> many =
+      Linear::Create({matrix_.View()}, "test");
+  ASSERT_TRUE(one.ok() && many.ok());
+  for (int rows = 1; rows <= kRows; ++rows) {
+    EXPECT_TRUE(SameBits(Product(**one, rows), Product(**many, rows))) << rows;
   }
 }
 
-TEST_F(LinearTest, PaddingChangesNothing) {
-  const std::vector<float> expected = Product({View(0, kOut)});
-  for (int min_rows : {1, 2, 5, kRows, 16, LinearOptions::kMaxMinRows}) {
-    LinearOptions options;
-    options.min_rows = min_rows;
-    absl::StatusOr<std::unique_ptr<Linear>> linear =
-        Linear::Create({View(0, kOut)}, "test", options);
-    ASSERT_TRUE(linear.ok()) << linear.status();
-    for (int rows = 0; rows <= kRows; ++rows) {
-      const std::vector<float> y = Product(**linear, rows);
-      EXPECT_TRUE(SameBits(y.data(), expected.data(), y.size()))
-          << rows << " of at least " << min_rows;
+TEST_P(LinearTest, SharesAnInput) {
+  absl::StatusOr<std::unique_ptr<Linear>> front =
+      Linear::Create({matrix_.View(0, 30)}, "front");
+  absl::StatusOr<std::unique_ptr<Linear>> back =
+      Linear::Create({matrix_.View(30, kOut - 30)}, "back");
+  ASSERT_TRUE(front.ok() && back.ok());
+  const std::vector<float> y0 = Product(**front);
+  const std::vector<float> y1 = Product(**back);
+  std::vector<float> x = x_.ToVector();
+  x.resize(x.size() + LinearInput::kReadablePastEnd / sizeof(float));
+  std::vector<float> shared0(y0.size()), shared1(y1.size());
+  input_.Set(x.data(), kRows, in_);
+  (*front)->Run(input_, shared0.data(), nullptr);
+  (*back)->Run(input_, shared1.data(), nullptr);
+  EXPECT_TRUE(SameBits(shared0, y0));
+  EXPECT_TRUE(SameBits(shared1, y1));
+}
+
+TEST_P(LinearTest, ARowWithNanGivesNoNumbers) {
+  absl::StatusOr<std::unique_ptr<Linear>> linear =
+      Linear::Create({matrix_.View()}, "test");
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  const std::vector<float> clean = Product(**linear);
+  std::vector<float> x = x_.ToVector();
+  x.resize(x.size() + LinearInput::kReadablePastEnd / sizeof(float));
+  x[static_cast<size_t>(5 * in_ + 17)] = NAN;
+  std::vector<float> y(clean.size());
+  input_.Set(x.data(), kRows, in_);
+  (*linear)->Run(input_, y.data(), nullptr);
+  for (int row = 0; row < kRows; ++row) {
+    if (row == 5) {
+      for (int i = 0; i < kOut; ++i)
+        EXPECT_FALSE(std::isfinite(y[5 * kOut + i]));
+    } else {
+      EXPECT_TRUE(
+          SameBits(y.data() + row * kOut, clean.data() + row * kOut, kOut));
     }
   }
 }
 
-// Notes which rows it was given.
-class Recorder final : public Linear {
- public:
-  explicit Recorder(const LinearOptions& options) : Linear(Shape{2, 1}) {
-    EXPECT_TRUE(Configure(options, "recorder").ok());
-  }
-  std::vector<float> seen;
-
- protected:
-  absl::Status Multiply(const float* x, int32_t rows, float* y,
-                        pthreadpool_t) override {
-    seen.assign(x, x + 2 * rows);
-    for (int32_t row = 0; row < rows; ++row) y[row] = x[2 * row];
-    return absl::OkStatus();
-  }
-};
-
-TEST(LinearPaddingTest, RepeatsTheLastRow) {
-  LinearOptions options;
-  options.min_rows = 4;
-  Recorder linear(options);
-  const std::vector<float> x = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
-  CanaryBuffer<float> y(2);
-  ASSERT_TRUE(linear.Run(x.data(), 2, y.data(), nullptr).ok());
-  EXPECT_EQ(linear.seen, (std::vector<float>{1, 2, 3, 4, 3, 4, 3, 4}));
-  EXPECT_EQ(y.ToVector(), (std::vector<float>{1, 3}));
-  EXPECT_TRUE(y.Intact());
-  CanaryBuffer<float> y5(5);
-  ASSERT_TRUE(linear.Run(x.data(), 5, y5.data(), nullptr).ok());
-  EXPECT_EQ(linear.seen, x);
-  EXPECT_EQ(y5.ToVector(), (std::vector<float>{1, 3, 5, 7, 9}));
-}
-
-TEST_F(LinearTest, RefusesUnsoundParts) {
-  const auto code = [](absl::Span<const MatrixView> parts,
-                       LinearOptions options = {}) {
-    const absl::Status status =
-        Linear::Create(parts, "layer 3 out", options).status();
-    EXPECT_NE(status.message().find("layer 3 out"), std::string::npos)
-        << status;
-    return status.code();
+TEST_P(LinearTest, RefusesUnsoundParts) {
+  const auto code = [&](absl::Span<const MatrixView> parts) {
+    return Refusal(parts).code();
   };
   EXPECT_EQ(code({}), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code({View(0, 3), MatrixView{}}),
+  EXPECT_EQ(code({matrix_.View(0, 3), MatrixView{}}),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code({View(0, 0)}), absl::StatusCode::kInvalidArgument);
-  MatrixView narrow = View(0, 3);
-  narrow.cols = kIn - 1;
-  EXPECT_EQ(code({View(0, 3), narrow}), absl::StatusCode::kInvalidArgument);
-  MatrixView huge = View(0, 2147483647);
+  EXPECT_EQ(code({matrix_.View(0, 0)}), absl::StatusCode::kInvalidArgument);
+  MatrixView narrow = matrix_.View(0, 3);
+  narrow.cols = in_ - 32;
+  EXPECT_EQ(code({matrix_.View(0, 3), narrow}),
+            absl::StatusCode::kInvalidArgument);
+  MatrixView huge = matrix_.View(0, 2147483647);
   EXPECT_EQ(code({huge, huge}), absl::StatusCode::kInvalidArgument);
-  for (int type : {0, 2, 99}) {
-    MatrixView foreign = View(0, 3);
+  for (int type : {0, 5, 99}) {
+    MatrixView foreign = matrix_.View(0, 3);
     foreign.type = static_cast<WeightType>(type);
-    EXPECT_EQ(code({View(0, 3), foreign}), absl::StatusCode::kUnimplemented);
+    foreign.scales = foreign.data;
+    EXPECT_EQ(code({foreign}), absl::StatusCode::kUnimplemented);
   }
-  LinearOptions options;
-  for (int min_rows : {-1, 0, LinearOptions::kMaxMinRows + 1}) {
-    options.min_rows = min_rows;
-    EXPECT_EQ(code({View(0, 3)}, options), absl::StatusCode::kInvalidArgument);
+  for (const WeightType type : testing::kWeightTypes) {
+    if (type == GetParam()) continue;
+    MatrixView other = matrix_.View(0, 3);
+    other.type = type;
+    other.scales = other.data;
+    EXPECT_EQ(code({matrix_.View(0, 3), other}),
+              absl::StatusCode::kInvalidArgument);
+  }
+  MatrixView bare = matrix_.View(0, 3);
+  bare.scales = nullptr;
+  if (GetParam() != WeightType::kF32) {
+    EXPECT_EQ(code({bare}), absl::StatusCode::kInvalidArgument);
   }
 }
 
-TEST_F(LinearTest, SurvivesEveryRefusedAllocation) {
-  const CanaryBuffer<float> copy(w_.ToVector());
-  MatrixView elsewhere = View(3, 4);
-  elsewhere.data = copy.data();
-  LinearOptions options;
-  options.min_rows = 2;
+TEST_P(LinearTest, SurvivesEveryRefusedAllocation) {
+  const MatrixView parts[] = {matrix_.View(0, 3), matrix_.View(8, 4)};
   const int64_t before = LiveAllocatedBytes();
   int refused = 0;
   for (int64_t nth = 1;; ++nth) {
     const ScopedAllocationFailure failure(nth);
     absl::StatusOr<std::unique_ptr<Linear>> linear =
-        Linear::Create({View(0, 3), elsewhere}, "layer 3 out", options);
+        Linear::Create(parts, "layer 3 out");
     if (linear.ok()) break;
     ++refused;
     EXPECT_EQ(linear.status().code(), absl::StatusCode::kResourceExhausted);
@@ -224,8 +247,64 @@ TEST_F(LinearTest, SurvivesEveryRefusedAllocation) {
         << linear.status();
     EXPECT_EQ(LiveAllocatedBytes(), before);
   }
-  // Two for padding, one to join the parts, one for packed weights.
-  EXPECT_EQ(refused, 4);
+  // To join the parts, and their scales if they have any; packed weights.
+  EXPECT_EQ(refused, GetParam() == WeightType::kF32 ? 2 : 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LinearTest,
+                         ::testing::ValuesIn(testing::kWeightTypes),
+                         [](const auto& info) {
+                           return testing::Name(info.param);
+                         });
+
+TEST(LinearLimitsTest, FourBitsComeInBlocks) {
+  const std::vector<uint8_t> bytes(64, 0x12);
+  const std::vector<uint16_t> scales(8, 0x3F80);
+  for (const int cols : {1, 31, 33, 48}) {
+    const MatrixView view = {bytes.data(), WeightType::kQ4, 1, cols,
+                             scales.data()};
+    const absl::Status status = Linear::Create({view}, "odd").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(std::to_string(cols)), std::string::npos)
+        << status;
+  }
+}
+
+TEST(LinearLimitsTest, ScalesOfFourBitsArePositiveAndNormal) {
+  const std::vector<uint8_t> bytes(32, 0x12);
+  // 0, -1, a denormal, infinity, a NaN; then the least normal and 1.
+  for (const int bits : {0x0000, 0xBF80, 0x0040, 0x7F80, 0x7FC0}) {
+    const uint16_t scales[] = {0x3F80, static_cast<uint16_t>(bits)};
+    const MatrixView view = {bytes.data(), WeightType::kQ4, 1, 64, scales};
+    EXPECT_EQ(Linear::Create({view}, "bad").status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << bits;
+  }
+  for (const int bits : {0x0080, 0x3F80}) {
+    const uint16_t scales[] = {0x3F80, static_cast<uint16_t>(bits)};
+    const MatrixView view = {bytes.data(), WeightType::kQ4, 1, 64, scales};
+    EXPECT_TRUE(Linear::Create({view}, "good").ok()) << bits;
+  }
+}
+
+// The largest sum that there can be.
+TEST(LinearLimitsTest, EightBitsDoNotOverflow) {
+  constexpr int kIn = Linear::kMaxQ8Features;
+  const std::vector<int8_t> bytes(kIn + 1, 127);
+  const float scale = 1.0f;
+  MatrixView view = {bytes.data(), WeightType::kQ8, 1, kIn, &scale};
+  absl::StatusOr<std::unique_ptr<Linear>> linear =
+      Linear::Create({view}, "wide");
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  LinearInput input = LinearInput::Allocate(1, kIn).value();
+  const CanaryBuffer<float> x(std::vector<float>(kIn, 1.0f));
+  input.Set(x.data(), 1, kIn);
+  float y = 0;
+  (*linear)->Run(input, &y, nullptr);
+  EXPECT_NEAR(y, 127.0 * kIn, 127.0 * kIn * 1e-6);
+  view.cols = kIn + 1;
+  EXPECT_EQ(Linear::Create({view}, "wide").status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -16,34 +16,42 @@
 #include "engine/base/thread_pool.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/linear_input.h"
 #include "engine/ops/linear_reference.h"
 #include "gtest/gtest.h"
 #include "pthreadpool.h"
+#include "tests/engine/ops/random_matrix.h"
 
 namespace deltaedge {
 namespace {
 
-// Rounds its first output otherwise in batches of less than `tile` rows.
+// Rounds its first output otherwise in batches of less than `tile` rows, unless
+// one kernel takes all.
 class FickleLinear final : public Linear {
  public:
+  struct Faults {
+    int32_t tile = 0;
+    bool one_kernel_helps = true;
+    WeightType type = WeightType::kF32;
+  };
+
   static absl::StatusOr<std::unique_ptr<Linear>> Create(
       absl::Span<const MatrixView> parts, absl::string_view name,
-      const LinearOptions& options, int32_t tile) {
+      const LinearOptions& options, const Faults& faults) {
+    const bool fickle = parts[0].type == faults.type &&
+                        !(options.one_kernel && faults.one_kernel_helps);
     auto linear = std::make_unique<FickleLinear>(
-        Shape{parts[0].cols, parts[0].rows}, tile);
+        Shape{parts[0].cols, parts[0].rows}, fickle ? faults.tile : 0);
     linear->exact_ = ReferenceLinear::Create(parts, name).value();
-    absl::Status status = linear->Configure(options, name);
-    if (!status.ok()) return status;
     return linear;
   }
   FickleLinear(const Shape& shape, int32_t tile) : Linear(shape), tile_(tile) {}
 
  protected:
-  absl::Status Multiply(const float* x, int32_t rows, float* y,
-                        pthreadpool_t pool) override {
-    absl::Status status = exact_->Run(x, rows, y, pool);
-    if (rows < tile_) y[0] = std::nextafter(y[0], HUGE_VALF);
-    return status;
+  void Multiply(LinearInput& input, float* y,
+                pthreadpool_t pool) const override {
+    exact_->Run(input, y, pool);
+    if (input.rows() < tile_) y[0] = std::nextafter(y[0], HUGE_VALF);
   }
 
  private:
@@ -61,49 +69,64 @@ class RowCheckTest : public ::testing::Test {
   }
   ~RowCheckTest() override { SetLogSink(nullptr); }
 
-  static absl::StatusOr<LinearOptions> Find(int32_t tile) {
+  static absl::StatusOr<LinearOptions> Find(
+      absl::Span<const WeightType> types, const FickleLinear::Faults& faults) {
     return FindLinearOptions(
-        /*pool=*/nullptr,
-        [tile](absl::Span<const MatrixView> parts, absl::string_view name,
-               const LinearOptions& options) {
-          return FickleLinear::Create(parts, name, options, tile);
+        types, /*pool=*/nullptr,
+        [&](absl::Span<const MatrixView> parts, absl::string_view name,
+            const LinearOptions& options) {
+          return FickleLinear::Create(parts, name, options, faults);
         });
   }
 
   std::vector<std::string> log_;
 };
 
-TEST_F(RowCheckTest, ThisMachineNeedsNoPadding) {
+TEST_F(RowCheckTest, ThisMachineIsFine) {
   for (int threads = 1; threads <= 3; ++threads) {
     absl::StatusOr<std::unique_ptr<ThreadPool>> pool =
         ThreadPool::Create(threads);
     ASSERT_TRUE(pool.ok()) << pool.status();
-    absl::StatusOr<LinearOptions> options = FindLinearOptions((*pool)->get());
-    ASSERT_TRUE(options.ok()) << options.status();
-    EXPECT_EQ(options->min_rows, 1);
+    for (const WeightType type : testing::kWeightTypes) {
+      absl::StatusOr<LinearOptions> options =
+          FindLinearOptions({type}, (*pool)->get());
+      ASSERT_TRUE(options.ok()) << options.status();
+      EXPECT_FALSE(options->one_kernel) << testing::Name(type);
+    }
   }
   EXPECT_TRUE(log_.empty());
 }
 
-TEST_F(RowCheckTest, PadsWhereFewRowsDiffer) {
-  for (int32_t tile : {2, 3, 8, 16}) {
+TEST_F(RowCheckTest, OneKernelWhereFewRowsDiffer) {
+  for (int32_t tile : {2, 3, 8, 16, 17}) {
     log_.clear();
-    absl::StatusOr<LinearOptions> options = Find(tile);
+    absl::StatusOr<LinearOptions> options = Find({WeightType::kF32}, {tile});
     ASSERT_TRUE(options.ok()) << options.status();
-    EXPECT_EQ(options->min_rows, 16) << tile;
+    EXPECT_TRUE(options->one_kernel) << tile;
     EXPECT_EQ(log_.size(), 1u);
   }
-  EXPECT_EQ(Find(1)->min_rows, 1);
+  EXPECT_FALSE(Find({WeightType::kF32}, {1})->one_kernel);
 }
 
-TEST_F(RowCheckTest, GivesUpWherePaddingDoesNotHelp) {
-  EXPECT_EQ(Find(17).status().code(), absl::StatusCode::kInternal);
+TEST_F(RowCheckTest, LooksAtTheTypesInUse) {
+  for (const WeightType fickle : testing::kWeightTypes) {
+    for (const WeightType used : testing::kWeightTypes) {
+      EXPECT_EQ(Find({used}, {4, true, fickle})->one_kernel, used == fickle);
+    }
+    EXPECT_TRUE(Find(testing::kWeightTypes, {4, true, fickle})->one_kernel);
+  }
+  EXPECT_FALSE(Find({}, {4})->one_kernel);
+}
+
+TEST_F(RowCheckTest, GivesUpWhereOneKernelDoesNotHelp) {
+  EXPECT_EQ(Find({WeightType::kF32}, {4, false}).status().code(),
+            absl::StatusCode::kInternal);
 }
 
 TEST_F(RowCheckTest, PassesErrorsOn) {
   EXPECT_EQ(
       FindLinearOptions(
-          /*pool=*/nullptr,
+          {WeightType::kF32}, /*pool=*/nullptr,
           [](absl::Span<const MatrixView>, absl::string_view,
              const LinearOptions&) -> absl::StatusOr<std::unique_ptr<Linear>> {
             return absl::UnimplementedError("no");

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "engine/ops/xnn_tiles.h"
+
+#include "absl/types/span.h"
+#include "xnnpack/common.h"
+#include "xnnpack/gemm.h"
+
+namespace deltaedge {
+
+#if XNN_ARCH_X86_64
+
+namespace {
+
+#define TILE(family, rows, kind)                                  \
+  {                                                               \
+    rows, reinterpret_cast<XnnKernel>(                            \
+              xnn_##family##_gemm_minmax_ukernel_##rows##x##kind) \
+  }
+
+constexpr int kMaxTiles = 5;
+
+// Tiles of one kind of packed weights and one instruction set, by height; the
+// last is the one that XNNPACK's operators use. The kernels themselves are in
+// third_party/overlays/xnnpack.BUILD.
+const XnnTile kFamilies[][kMaxTiles] = {
+    {TILE(f32, 4, 32__avx512f_broadcast), TILE(f32, 5, 32__avx512f_broadcast),
+     TILE(f32, 6, 32__avx512f_broadcast), TILE(f32, 7, 32__avx512f_broadcast)},
+    {TILE(f32, 3, 16__fma3_broadcast), TILE(f32, 4, 16__fma3_broadcast),
+     TILE(f32, 5, 16__fma3_broadcast)},
+    {TILE(qd8_f32_qc8w, 5, 16c8__avx512vnni_prfm),
+     TILE(qd8_f32_qc8w, 7, 16c8__avx512vnni_prfm),
+     TILE(qd8_f32_qc8w, 8, 16c8__avx512vnni_prfm),
+     TILE(qd8_f32_qc8w, 10, 16c8__avx512vnni_prfm)},
+    {TILE(qd8_f32_qc8w, 5, 16c8__avx512skx_prfm),
+     TILE(qd8_f32_qc8w, 8, 16c8__avx512skx_prfm)},
+    {TILE(qd8_f32_qc8w, 3, 8c8__avxvnni_prfm),
+     TILE(qd8_f32_qc8w, 5, 8c8__avxvnni_prfm)},
+    {TILE(qd8_f32_qc8w, 2, 8c8__avx2), TILE(qd8_f32_qc8w, 3, 8c8__avx2),
+     TILE(qd8_f32_qc8w, 4, 8c8__avx2)},
+    {TILE(qd8_f32_qb4w, 5, 16c8__avx512vnnigfni_prfm),
+     TILE(qd8_f32_qb4w, 8, 16c8__avx512vnnigfni_prfm),
+     TILE(qd8_f32_qb4w, 10, 16c8__avx512vnnigfni_prfm),
+     TILE(qd8_f32_qb4w, 14, 16c8__avx512vnnigfni_prfm)},
+    {TILE(qd8_f32_qb4w, 5, 16c8__avx512vnni_prfm),
+     TILE(qd8_f32_qb4w, 8, 16c8__avx512vnni_prfm)},
+    {TILE(qd8_f32_qb4w, 2, 8c8__avx2), TILE(qd8_f32_qb4w, 3, 8c8__avx2)},
+    {TILE(f32_qc8w, 2, 32__avx512skx_broadcast),
+     TILE(f32_qc8w, 4, 32__avx512skx_broadcast),
+     TILE(f32_qc8w, 7, 32__avx512skx_broadcast)},
+    {TILE(f32_qc8w, 3, 16__avx2_broadcast),
+     TILE(f32_qc8w, 5, 16__avx2_broadcast)},
+};
+
+#undef TILE
+
+}  // namespace
+
+absl::Span<const XnnTile> LowerTiles(XnnKernel tallest) {
+  for (const auto& family : kFamilies) {
+    for (int i = 0; i < kMaxTiles; ++i) {
+      if (family[i].kernel == tallest) return absl::MakeConstSpan(family, i);
+    }
+  }
+  return {};
+}
+
+#else
+
+absl::Span<const XnnTile> LowerTiles(XnnKernel) { return {}; }
+
+#endif
+
+}  // namespace deltaedge
