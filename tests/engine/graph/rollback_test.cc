@@ -55,10 +55,10 @@ struct Subject {
 
 // Most schedules go to the models that cost least.
 const Subject kSubjects[] = {
-    {"t", 96, 2400, 8},
-    {"odd", 160, 400, 8},
-    {"wide", 160, 200, 8},
-    {"broad", 64, 100, 6},
+    {"t", 96, 2000, 8},
+    {"odd", 160, 300, 8},
+    {"wide", 160, 150, 8},
+    {"broad", 64, 50, 6},
 };
 
 // Everything that the model remembers, in the order of the layers.
