@@ -166,16 +166,27 @@ size_t Next(size_t i, size_t index_end) {
 }
 
 TEST(ModelDamageTest, TruncatedAtEveryLength) {
-  for (const std::string& sound : {TinyFile(TinyTarget()), QuantisedFile()}) {
-    const size_t index_end = IndexEnd(sound);
-    Patched file(sound);
-    for (size_t i = 0; i < sound.size(); i = Next(i, index_end)) {
-      file.Truncate(i);
-      const absl::Status status = ModelFile::Open(file.path()).status();
-      ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss)
-          << i << ": " << status;
-      file.Restore();
-    }
+  const std::string sound = TinyFile(TinyTarget());
+  const size_t index_end = IndexEnd(sound);
+  Patched file(sound);
+  for (size_t i = 0; i < sound.size(); i = Next(i, index_end)) {
+    file.Truncate(i);
+    const absl::Status status = ModelFile::Open(file.path()).status();
+    ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss)
+        << i << ": " << status;
+    file.Restore();
+  }
+}
+
+TEST(ModelDamageTest, TruncatedInQuantisedSegments) {
+  const std::string sound = QuantisedFile();
+  Patched file(sound);
+  for (size_t i = schema::kFirstSegmentAlignment; i < sound.size(); i += 5) {
+    file.Truncate(i);
+    const absl::Status status = ModelFile::Open(file.path()).status();
+    ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss)
+        << i << ": " << status;
+    file.Restore();
   }
 }
 
@@ -233,21 +244,28 @@ TEST(ModelDamageTest, EveryByteOfAQuantisedHeaderAndIndexFlipped) {
   FlipEveryByteOfHeaderAndIndex(QuantisedFile());
 }
 
-TEST(ModelDamageTest, ChecksumsFindEveryFlippedByte) {
-  for (const std::string& sound : {TinyFile(TinyTarget()), QuantisedFile()}) {
-    const size_t index_end = IndexEnd(sound);
-    Patched file(sound);
-    for (size_t i = 0; i < sound.size(); i = Next(i, index_end)) {
-      const uint8_t byte = file.at(i);
-      file.Put(i, byte ^ 0x04);
-      ASSERT_FALSE(
-          ModelFile::Open(file.path(), ModelFile::Verify::kChecksums).ok())
-          << i;
-      file.Put(i, byte);
-    }
-    EXPECT_TRUE(
-        ModelFile::Open(file.path(), ModelFile::Verify::kChecksums).ok());
+// From byte `begin` on, `step` to the next outside of the long padding.
+void FlipBytesUnderChecksums(const std::string& sound, size_t begin,
+                             size_t step) {
+  const size_t index_end = IndexEnd(sound);
+  Patched file(sound);
+  for (size_t i = begin; i < sound.size(); i = Next(i, index_end) + step - 1) {
+    const uint8_t byte = file.at(i);
+    file.Put(i, byte ^ 0x04);
+    ASSERT_FALSE(
+        ModelFile::Open(file.path(), ModelFile::Verify::kChecksums).ok())
+        << i;
+    file.Put(i, byte);
   }
+  EXPECT_TRUE(ModelFile::Open(file.path(), ModelFile::Verify::kChecksums).ok());
+}
+
+TEST(ModelDamageTest, ChecksumsFindEveryFlippedByte) {
+  FlipBytesUnderChecksums(TinyFile(TinyTarget()), 0, 1);
+}
+
+TEST(ModelDamageTest, ChecksumsFindFlippedBytesOfNumbersPaddingAndScales) {
+  FlipBytesUnderChecksums(QuantisedFile(), schema::kFirstSegmentAlignment, 3);
 }
 
 TEST(ModelDamageTest, DamagedTensorIsNamed) {
