@@ -550,7 +550,9 @@ class Session::Impl {
     DELTAEDGE_RETURN_IF_ERROR(item.status);
     ++stats_.steps;
     if (step_.drafted > 0) ++stats_.draft_steps;
-    stats_.last_choice = step_.choice;
+    if (step_.choice.reason != DraftReason::kNoRoom) {
+      stats_.last_choice = step_.choice;
+    }
     switch (step_.choice.reason) {
       case DraftReason::kPlain:
         ++stats_.plain_by_choice;

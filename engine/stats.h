@@ -56,7 +56,7 @@ struct SessionStats {
   // Steps that could have drafted and did not, because it would not have paid,
   // and steps that tried something to learn what it brings.
   int64_t plain_by_choice = 0, probes = 0;
-  DraftChoice last_choice;  // Of the last step. No counter.
+  DraftChoice last_choice;  // Of the last step that had one. No counter.
   // Of the random numbers of the last Start() or Generate(): the one it was
   // given, or the one that was drawn. No counter.
   uint64_t seed = 0;

@@ -70,8 +70,11 @@ ABSL_FLAG(int32_t, max_new_tokens, 512, "tokens of one answer, at most");
 ABSL_FLAG(int32_t, max_context, 0,
           "tokens of the whole conversation, at most; 0: the model's limit");
 ABSL_FLAG(std::string, draft_tokens, "auto",
-          "tokens drafted per step, or auto; 0: plain decoding. Changes the "
-          "speed and nothing else");
+          "tokens drafted per step; auto: what pays most; 0: plain decoding. "
+          "Changes the speed and nothing else");
+ABSL_FLAG(bool, lookup, false,
+          "draft what came after the same tokens before, in place of the draft "
+          "model. Changes the speed and nothing else");
 ABSL_FLAG(std::string, rollback, "journal",
           "how drafts in vain are taken back: journal, or slots, the reference "
           "design, for comparison. Changes the speed and nothing else");
@@ -213,6 +216,7 @@ absl::StatusOr<Settings> ReadFlags(const char* program) {
     }
     settings.session.draft_tokens = number;
   }
+  settings.session.lookup = absl::GetFlag(FLAGS_lookup);
   const std::string rollback = absl::GetFlag(FLAGS_rollback);
   if (rollback == "slots") {
     settings.session.rollback = deltaedge::Rollback::kSlots;
@@ -256,6 +260,10 @@ SessionStats Difference(SessionStats later, const SessionStats& earlier) {
   later.draft_steps -= earlier.draft_steps;
   later.drafted -= earlier.drafted;
   later.accepted -= earlier.accepted;
+  later.lookup_drafted -= earlier.lookup_drafted;
+  later.lookup_accepted -= earlier.lookup_accepted;
+  later.plain_by_choice -= earlier.plain_by_choice;
+  later.probes -= earlier.probes;
   for (size_t i = 0; i < later.tried_at.size(); ++i) {
     later.tried_at[i] -= earlier.tried_at[i];
     later.accepted_at[i] -= earlier.accepted_at[i];
@@ -265,6 +273,42 @@ SessionStats Difference(SessionStats later, const SessionStats& earlier) {
   later.verify_time -= earlier.verify_time;
   later.accept_time -= earlier.accept_time;
   return later;
+}
+
+// What a step drafted, and why.
+std::string Describe(const deltaedge::DraftChoice& choice) {
+  using deltaedge::DraftReason;
+  using deltaedge::DraftSource;
+  std::string text =
+      choice.drafts == 0 ? "no drafts" : absl::StrCat(choice.drafts, " drafts");
+  if (choice.source == DraftSource::kModel) text += " of the model";
+  if (choice.source == DraftSource::kLookup) text += " of the look-up";
+  switch (choice.reason) {
+    case DraftReason::kPinned:
+      return text + ", as asked for";
+    case DraftReason::kBest:
+      text += ", most tokens a second";
+      break;
+    case DraftReason::kPlain:
+      text += ", they would not pay";
+      break;
+    case DraftReason::kProbe:
+    case DraftReason::kMeasure:
+      text += ", to learn what it brings";
+      break;
+    case DraftReason::kNoRoom:
+      return "none";
+  }
+  if (choice.time > absl::ZeroDuration()) {
+    absl::StrAppendFormat(&text, ": %.2f tokens in %.2f ms expected",
+                          choice.tokens,
+                          absl::ToDoubleMilliseconds(choice.time));
+  }
+  if (choice.drafts > 0 && choice.plain_time > absl::ZeroDuration()) {
+    absl::StrAppendFormat(&text, ", plain 1 in %.2f ms",
+                          absl::ToDoubleMilliseconds(choice.plain_time));
+  }
+  return text;
 }
 
 std::string Threads(int32_t count) {
@@ -289,6 +333,11 @@ void PrintStats(const Engine& engine, const SessionStats& s) {
   if (absl::GetFlag(FLAGS_temperature) > 0.0f) {
     absl::FPrintF(stderr, "sampling  seed %d\n", s.seed);
   }
+  absl::FPrintF(stderr,
+                "          last step: %s; %d steps without by choice, %d to "
+                "learn, %d of %d of the look-up accepted\n",
+                Describe(s.last_choice), s.plain_by_choice, s.probes,
+                s.lookup_accepted, s.lookup_drafted);
   std::string per_position;
   for (size_t i = 0; i < s.tried_at.size(); ++i) {
     if (s.tried_at[i] == 0) break;
