@@ -6,13 +6,12 @@
 //         [--decode=64] [--spec] [--sessions=4] [--rollback=journal,slots]
 //         [--format=table|json]
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
