@@ -51,7 +51,12 @@ std::vector<TokenId> Ask(const std::string& text) {
   return *ids;
 }
 
+// With all drafts that the draft model can make, unless `options` say how many:
+// left to choose, a session may draft nothing on a busy machine.
 std::unique_ptr<Session> NewSession(SessionOptions options = {}) {
+  if (!options.draft_tokens.has_value()) {
+    options.draft_tokens = DemoEngine().info().draft_block - 1;
+  }
   auto session = DemoEngine().NewSession(options);
   EXPECT_TRUE(session.ok()) << session.status();
   return *std::move(session);
