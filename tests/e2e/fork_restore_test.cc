@@ -166,7 +166,7 @@ class Oracle : public Drafter {
   const int32_t vocab_size_;
 };
 
-enum class Drafts { kNone, kModel, kScripted };
+enum class Drafts { kNone, kModel, kScripted, kLookup };
 
 // A prompt and its answer, by sessions that are never forked.
 class Scenario {
@@ -199,6 +199,10 @@ class Scenario {
       case Drafts::kScripted:
         options_.draft_tokens = 15;
         options_.drafter = oracle_;
+        break;
+      case Drafts::kLookup:
+        options_.draft_tokens = 6;
+        options_.lookup = true;
         break;
     }
     alone_ = ListenToTheEnd(*Started());
@@ -269,6 +273,7 @@ class Scenario {
   // an answer, so says something else if penalties look at one.
   void ExpectSteps(const Said& said, int32_t from,
                    const SessionOptions& options) const {
+    if (!options.draft_tokens.has_value()) return;  // Steps depend on time.
     const SamplingOptions& sampling = generate_.sampling;
     if (sampling.presence_penalty != 0 || sampling.frequency_penalty != 0) {
       return;
@@ -326,7 +331,7 @@ class Scenario {
 
   Reference& ReferenceFrom(int32_t from, const SessionOptions& options) const {
     Reference& reference = references_[std::make_tuple(
-        from, options.draft_tokens.value_or(-1), options.drafter.get())];
+        from, *options.draft_tokens, options.drafter.get(), options.lookup)];
     if (reference.session == nullptr && from < count()) {
       reference.session = Started(options, from);
     }
@@ -339,8 +344,8 @@ class Scenario {
   SessionOptions options_;
   std::shared_ptr<Oracle> oracle_;
   Said truth_, alone_;
-  // By token, number of drafts and drafter.
-  mutable std::map<std::tuple<int32_t, int32_t, Drafter*>, Reference>
+  // By token, number of drafts and who makes them.
+  mutable std::map<std::tuple<int32_t, int32_t, Drafter*, bool>, Reference>
       references_;
 };
 
@@ -404,6 +409,7 @@ std::vector<Case> Cases() {
       cases.push_back({kToy, Drafts::kScripted, rollback, picks});
     }
     cases.push_back({kToy, Drafts::kNone, rollback, Picks::kPenalised});
+    cases.push_back({kToy, Drafts::kLookup, rollback, Picks::kGreedy});
     cases.push_back({kOdd, Drafts::kModel, rollback, Picks::kSampled});
     cases.push_back({kOdd, Drafts::kScripted, rollback, Picks::kPenalised});
     cases.push_back({kWide, Drafts::kModel, rollback, Picks::kPenalised});
@@ -438,22 +444,28 @@ class ForkRestoreTest : public ::testing::TestWithParam<Case> {
 
   // Of sessions that can be given a snapshot of one with `scenario.options()`.
   static std::vector<SessionOptions> Others(const Scenario& scenario) {
-    std::vector<SessionOptions> others(4, scenario.options());
+    std::vector<SessionOptions> others(5, scenario.options());
     others[1].rollback = GetParam().rollback == Rollback::kJournal
                              ? Rollback::kSlots
                              : Rollback::kJournal;
     others[2].drafter = nullptr;
+    others[2].lookup = false;
     others[2].draft_tokens = 0;
     others[3].drafter = scenario.oracle();
+    others[3].lookup = false;
     others[3].draft_tokens = 5;
+    others[4].drafter = nullptr;
+    others[4].lookup = true;
+    others[4].draft_tokens = 4;
     if (GetParam().drafts == Drafts::kModel) {
-      others.resize(6, others[0]);
-      others[4].draft_tokens = 1;
-      others[5].draft_tokens = 3;
-      others[5].rollback = others[1].rollback;
+      others.resize(8, others[0]);
+      others[5].draft_tokens = 1;
+      others[6].draft_tokens = 3;
+      others[6].rollback = others[1].rollback;
       // Just enough.
-      others[5].max_context =
+      others[6].max_context =
           static_cast<int32_t>(scenario.prompt().size()) + scenario.count();
+      others[7].draft_tokens.reset();
     }
     return others;
   }
@@ -611,7 +623,8 @@ TEST_P(ForkRestoreTest, TurnsAfterARestoreAndAFork) {
 }
 
 std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
-  static const char* const kDrafts[] = {"plain", "drafting", "scripted"};
+  static const char* const kDrafts[] = {"plain", "drafting", "scripted",
+                                        "lookup"};
   static const char* const kPicks[] = {"greedy", "sampled", "penalised"};
   const Case& c = info.param;
   return c.model.name + "_" + kDrafts[static_cast<int>(c.drafts)] + "_" +
