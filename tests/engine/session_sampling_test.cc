@@ -39,10 +39,12 @@ namespace {
 
 using testing::Answer;
 using testing::By;
+using ::testing::Contains;
 using testing::DFlash;
 using testing::ExpectBeginning;
 using testing::ExpectCountersAddUp;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Plain;
 using testing::Random;
 using testing::Right;
@@ -143,6 +145,19 @@ TEST(Seed, PenaltiesCountDeliveredTokensOnly) {
       ExpectBeginning(truth.Say(*session, truth.rules()), expected, 12);
     }
   }
+}
+
+// The repetition penalty is for all of the sequence, not for the answer alone:
+// one below 1 is a reward, and the prompt is then what the model repeats.
+TEST(Seed, RepetitionPenaltyCountsThePrompt) {
+  const std::vector<TokenId> prompt = {3, 14, 15, 92, 65, 35, 89, 79};
+  const auto first = [&](float penalty) {
+    SamplingOptions sampling;
+    sampling.repetition_penalty = penalty;
+    return Truth(&Bytes(), prompt, sampling, 1).answer().ids[0];
+  };
+  EXPECT_THAT(prompt, Not(Contains(first(1.0f))));
+  EXPECT_THAT(prompt, Contains(first(0.01f)));
 }
 
 // Case C26: in any company, in blocks of 1 and 8, and after a restore.
