@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/fp_mode.h"
 #include "engine/base/log.h"
@@ -13,6 +14,7 @@
 #include "engine/graph/target_sequence.h"
 #include "engine/ops/cpu_target.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/packed_cache.h"
 #include "engine/ops/row_check.h"
 #include "engine/spec/adaptive_drafter.h"
 #include "engine/spec/custom_drafter.h"
@@ -85,6 +87,78 @@ absl::Status MakeTexts(const ModelFile& file,
   return absl::OkStatus();
 }
 
+// Smaller models are packed before a file is found.
+constexpr int64_t kMinPackedFileBytes = int64_t{64} << 20;
+
+std::string PackedPath(const std::string& model, const std::string& folder) {
+  if (folder.empty()) return absl::StrCat(model, ".packed");
+  const size_t slash = model.rfind('/');
+  return absl::StrCat(
+      folder, "/", slash == std::string::npos ? model : model.substr(slash + 1),
+      ".packed");
+}
+
+// Calls `make` to create all products of `file`, the same ones in the same
+// order each time, with packed weights from a file or such that there is one
+// the next time. `*cache` gets what was mapped, `*how` what happened.
+absl::Status MakeProducts(
+    const ModelFile& file, const std::string& path,
+    const EngineOptions& engine_options, LinearOptions options,
+    absl::FunctionRef<absl::Status(const LinearOptions&)> make,
+    std::unique_ptr<PackedCache>* cache, std::string* how) {
+  options.packed = nullptr;
+  if (engine_options.packed_weights == EngineOptions::PackedWeights::kMemory) {
+    *how = "packed in memory, as asked for";
+    return make(options);
+  }
+  if (engine_options.packed_folder.empty() &&
+      file.weight_bytes() < kMinPackedFileBytes) {
+    *how = "packed in memory: small enough for that at every start";
+    return make(options);
+  }
+  const std::string packed_path =
+      PackedPath(path, engine_options.packed_folder);
+  const std::string key =
+      absl::StrCat("model ", file.identity(), " packing ", PackingIdentity());
+  absl::StatusOr<std::unique_ptr<PackedCache>> found = PackedCache::Open(
+      packed_path, key,
+      engine_options.verify == EngineOptions::Verify::kChecksums
+          ? PackedCache::Verify::kChecksums
+          : PackedCache::Verify::kStructure);
+  absl::Status why = found.status();
+  if (found.ok()) {
+    PackedPieces pieces(found->get());
+    options.packed = &pieces;
+    why = make(options);
+    if (why.ok()) {
+      *cache = *std::move(found);
+      *how = absl::StrCat("mapped from ", packed_path);
+      return absl::OkStatus();
+    }
+    if (!absl::IsDataLoss(why)) return why;
+  }
+  absl::StatusOr<std::unique_ptr<PackedCacheWriter>> writer =
+      PackedCacheWriter::Create(packed_path, key);
+  absl::Status written = writer.status();
+  if (writer.ok()) {
+    PackedPieces pieces(writer->get());
+    options.packed = &pieces;
+    DELTAEDGE_RETURN_IF_ERROR(make(options));
+    written = pieces.status();
+    if (written.ok()) written = (*writer)->Commit();
+  } else {
+    options.packed = nullptr;
+    DELTAEDGE_RETURN_IF_ERROR(make(options));
+  }
+  *how = written.ok()
+             ? absl::StrCat("packed in memory (", why.message(),
+                            ") and written to ", packed_path)
+             : absl::StrCat("packed in memory; no file: ", written.message());
+  Log(written.ok() ? LogLevel::kInfo : LogLevel::kWarning,
+      absl::StrCat("weights of ", path, ": ", *how));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
@@ -130,19 +204,32 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
     }
     DELTAEDGE_ASSIGN_OR_RETURN(const LinearOptions linear_options,
                                FindLinearOptions(types, pool));
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        impl->target,
-        MakeTargetModel(config, impl->target_file->target_weights(), taps,
-                        EngineImpl::kChunkRows, linear_options, pool));
+    DELTAEDGE_RETURN_IF_ERROR(MakeProducts(
+        *impl->target_file, files.target, options, linear_options,
+        [&](const LinearOptions& with) {
+          absl::StatusOr<std::unique_ptr<TargetModel>> made =
+              MakeTargetModel(config, impl->target_file->target_weights(), taps,
+                              EngineImpl::kChunkRows, with, pool);
+          if (made.ok()) impl->target = *std::move(made);
+          return made.status();
+        },
+        &impl->packed_target, &info.packed_weights));
     int64_t tap_floats = 0;
     if (impl->draft_file != nullptr) {
       tap_floats = static_cast<int64_t>(taps.size()) * config.hidden_size;
-      DELTAEDGE_ASSIGN_OR_RETURN(
-          impl->draft,
-          DraftModel::Create(impl->draft_file->draft_config(),
-                             impl->draft_file->draft_weights(),
-                             impl->target.get(), EngineImpl::kChunkRows,
-                             linear_options, pool));
+      std::string how;
+      DELTAEDGE_RETURN_IF_ERROR(MakeProducts(
+          *impl->draft_file, files.draft, options, linear_options,
+          [&](const LinearOptions& with) {
+            absl::StatusOr<std::unique_ptr<DraftModel>> made =
+                DraftModel::Create(impl->draft_file->draft_config(),
+                                   impl->draft_file->draft_weights(),
+                                   impl->target.get(), EngineImpl::kChunkRows,
+                                   with, pool);
+            if (made.ok()) impl->draft = *std::move(made);
+            return made.status();
+          },
+          &impl->packed_draft, &how));
     }
     DELTAEDGE_ASSIGN_OR_RETURN(
         impl->stepper,

@@ -29,6 +29,8 @@ struct ModelInfo {
   int32_t threads = 0;       // That one step uses.
   std::string cpu_target;    // The instruction set chosen for our kernels.
   bool has_tokenizer = false;
+  // Where the packed weights of the target are and why; for people.
+  std::string packed_weights;
 };
 
 // Bytes a session would need, before making one.

@@ -17,6 +17,7 @@
 #include "engine/graph/draft_model.h"
 #include "engine/graph/target_model.h"
 #include "engine/model/model_file.h"
+#include "engine/ops/packed_cache.h"
 #include "engine/options.h"
 #include "engine/session.h"
 #include "engine/spec/block_drafter.h"
@@ -59,6 +60,8 @@ class EngineImpl {
 
   // Constant after Engine::Open.
   std::unique_ptr<ModelFile> target_file, draft_file;  // draft_file may be null
+  // What is mapped of packed weights; null: they are in memory.
+  std::unique_ptr<PackedCache> packed_target, packed_draft;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatFormat> chat;

@@ -37,6 +37,23 @@ struct EngineOptions {
     kChecksums,  // Also every weight against its checksum: reads all of both.
   };
   Verify verify = Verify::kStructure;
+
+  // Weights are packed for this processor before they are used, which takes a
+  // second for each GB or two, and memory beside the model file's pages. Packed
+  // weights of a model of more than 64 MiB are therefore kept in a file,
+  // FILE.gdn to FILE.gdn.packed, and mapped at the next start: instant, read as
+  // needed, and shared between processes. The file is as large as the model,
+  // made anew when model, processor or library change, and never needed: where
+  // it cannot be read or written, weights are packed in memory.
+  // ModelInfo::packed_weights says what happened.
+  enum class PackedWeights {
+    kFile,
+    kMemory,  // Make no file and look for none.
+  };
+  PackedWeights packed_weights = PackedWeights::kFile;
+  // Where such files are, of models of any size: a folder, which must exist.
+  // Empty: beside the model files.
+  std::string packed_folder;
 };
 
 // --- Read once, by Engine::NewSession ----------------------------------------

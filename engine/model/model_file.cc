@@ -84,6 +84,7 @@ absl::Status CheckZeros(absl::string_view padding, int64_t position) {
 }
 
 struct Layout {
+  uint32_t index_checksum = 0;
   int64_t index_bytes = 0;
   int64_t first_segment = 0;
   int64_t segment_bytes = 0;
@@ -152,6 +153,7 @@ absl::StatusOr<Layout> ReadHeader(absl::string_view file) {
         "header or index is damaged: checksum %08x, the header tells of %08x",
         static_cast<uint32_t>(checksum), header.index_checksum));
   }
+  layout.index_checksum = header.index_checksum;
   return layout;
 }
 
@@ -174,6 +176,7 @@ absl::Status ModelFile::Load(Verify verify) {
   const absl::string_view file(reinterpret_cast<const char*>(file_.data()),
                                static_cast<size_t>(file_.size()));
   DELTAEDGE_ASSIGN_OR_RETURN(const Layout layout, ReadHeader(file));
+  index_checksum_ = layout.index_checksum;
 
   // A copy, so that what was verified is what is read, even if somebody writes
   // to the file meanwhile.
@@ -201,6 +204,10 @@ std::vector<WeightType> ModelFile::weight_types() const {
   std::set<WeightType> types;
   for (const TensorEntry& tensor : tensors()) types.insert(tensor.type);
   return {types.begin(), types.end()};
+}
+
+std::string ModelFile::identity() const {
+  return absl::StrFormat("%08x %d", index_checksum_, file_.size());
 }
 
 void ModelFile::BindWeights(int64_t first_segment) {

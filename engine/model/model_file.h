@@ -101,6 +101,10 @@ class ModelFile {
   const DraftConfig& draft_config() const { return index_.contents.draft; }
   const DraftWeights& draft_weights() const { return draft_weights_; }
 
+  // Names the contents: the checksum of the index, which holds those of all
+  // tensors, and the size. For files that are made from this one.
+  std::string identity() const;
+
   // Takes the weights' pages out of this process's resident memory, for after
   // they were packed elsewhere. The views stay valid: a later touch reads
   // again.
@@ -121,6 +125,7 @@ class ModelFile {
   TargetWeights target_weights_;
   DraftWeights draft_weights_;
   int64_t weight_bytes_ = 0;
+  uint32_t index_checksum_ = 0;
 };
 
 // "target" or "draft", for messages.

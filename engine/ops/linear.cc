@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,9 +14,12 @@
 #include "absl/types/span.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear_input.h"
+#include "engine/ops/xnn_tiles.h"
 #include "pthreadpool.h"
 
 namespace deltaedge {
+
+std::string PackingIdentity() { return XnnPackingIdentity(); }
 
 absl::StatusOr<Linear::Shape> Linear::CheckParts(
     absl::Span<const MatrixView> parts, absl::string_view name) {

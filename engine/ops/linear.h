@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear_input.h"
+#include "engine/ops/packed_cache.h"
 #include "pthreadpool.h"
 
 namespace deltaedge {
@@ -21,7 +23,16 @@ struct LinearOptions {
   // whose kernels for few rows round differently from those for many
   // (row_check.h finds out).
   bool one_kernel = false;
+
+  // Packed weights that are there already, or a place to leave them, for the
+  // products that are made next; null: neither. Borrowed while they are made;
+  // what they are taken from must outlive the products.
+  PackedPieces* packed = nullptr;
 };
+
+// All that packed weights depend on beside the weights, in words: the processor
+// and the kernels that were chosen for it.
+std::string PackingIdentity();
 
 // y = x W^T for a batch of rows. W is made of one or more matrices that share
 // their inputs and whose outputs lie side by side, so that one launch serves
@@ -54,7 +65,8 @@ class Linear {
   // their inputs or in their weight type; kQ4 with a number of inputs that is
   // not a multiple of kQ4Block, or with a scale that is not a positive normal
   // number; kQ8 with more than kMaxQ8Features inputs. Unimplemented: a weight
-  // type, or a processor, that XNNPACK or this class does not serve.
+  // type, or a processor, that XNNPACK or this class does not serve. DataLoss:
+  // options.packed holds something else.
   // ResourceExhausted: no memory. Internal: anything else that XNNPACK refuses.
   static absl::StatusOr<std::unique_ptr<Linear>> Create(
       absl::Span<const MatrixView> parts, absl::string_view name,
@@ -74,7 +86,7 @@ class Linear {
 
   int32_t in_features() const { return shape_.in_features; }
   int32_t out_features() const { return shape_.out_features; }
-  // Memory that the weights occupy, packed.
+  // Memory that the weights occupy, packed; 0 if it is LinearOptions::packed's.
   int64_t packed_bytes() const { return packed_bytes_; }
 
  protected:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -98,8 +99,8 @@ class PackedWeights {
  public:
   explicit PackedWeights(absl::string_view name) : name_(name) {
     provider_.context = this;
-    provider_.look_up = [](void*, const xnn_weights_cache_look_up_key*) {
-      return kNotFound;
+    provider_.look_up = [](void* self, const xnn_weights_cache_look_up_key*) {
+      return static_cast<PackedWeights*>(self)->bytes_.empty() ? kNotFound : 0;
     };
     provider_.reserve_space = [](void* self, size_t size) {
       return static_cast<PackedWeights*>(self)->Reserve(size);
@@ -109,7 +110,8 @@ class PackedWeights {
                                      void*, size_t) { return size_t{0}; };
     provider_.is_finalized = [](void*) { return true; };
     provider_.offset_to_addr = [](void* self, size_t offset) -> void* {
-      return static_cast<PackedWeights*>(self)->buffer_.data() + offset;
+      return const_cast<std::byte*>(
+          static_cast<PackedWeights*>(self)->bytes_.data() + offset);
     };
     provider_.delete_cache = [](void*) { return xnn_status_success; };
   }
@@ -118,8 +120,10 @@ class PackedWeights {
   PackedWeights& operator=(const PackedWeights&) = delete;
 
   xnn_weights_cache_t provider() { return &provider_; }
-  const std::byte* data() const { return buffer_.data(); }
-  int64_t size_bytes() const { return buffer_.size_bytes(); }
+  // Weights that were packed before and live elsewhere.
+  void Use(absl::Span<const std::byte> bytes) { bytes_ = bytes; }
+  absl::Span<const std::byte> bytes() const { return bytes_; }
+  int64_t owned_bytes() const { return buffer_.size_bytes(); }
   // Why Reserve failed, if it did.
   const absl::Status& status() const { return status_; }
 
@@ -133,12 +137,14 @@ class PackedWeights {
     status_ = buffer.status();
     if (!buffer.ok()) return nullptr;
     buffer_ = *std::move(buffer);
+    bytes_ = absl::MakeConstSpan(buffer_.data(), size);
     return buffer_.data();
   }
 
   const std::string name_;
   xnn_weights_cache_provider provider_ = {};
   AlignedBuffer buffer_;
+  absl::Span<const std::byte> bytes_;  // Of buffer_, or of Use().
   absl::Status status_;
 };
 
@@ -169,6 +175,30 @@ class Joined {
     joined.data_ = end;
     for (const MatrixView& part : parts) {
       end = std::copy_n(begin(part), part.rows * row_bytes, end);
+    }
+    return joined;
+  }
+
+  // Scales that stand for others: `bytes` of ones.
+  static absl::StatusOr<Joined> Ones(WeightType type, int64_t bytes,
+                                     absl::string_view name) {
+    Joined joined;
+    if (bytes == 0) return joined;
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        joined.copy_,
+        AlignedBuffer::Allocate(
+            bytes, absl::StrCat("scales of product '", name, "'")));
+    joined.data_ = joined.copy_.data();
+    const float one = 1.0f;
+    constexpr uint16_t kBfloat16One = 0x3F80;
+    const bool wide = type != WeightType::kQ4;
+    for (int64_t i = 0; i < bytes; i += wide ? 4 : 2) {
+      if (wide) {
+        std::memcpy(joined.copy_.data() + i, &one, sizeof(one));
+      } else {
+        std::memcpy(joined.copy_.data() + i, &kBfloat16One,
+                    sizeof(kBfloat16One));
+      }
     }
     return joined;
   }
@@ -288,7 +318,7 @@ class XnnLinear final : public Linear {
     const size_t out = static_cast<size_t>(out_features());
     const std::byte* const x = batch.x + row * batch.x_row_bytes;
     const std::byte* const w =
-        weights_.data() + begin * static_cast<size_t>(column_bytes_);
+        weights_.bytes().data() + begin * static_cast<size_t>(column_bytes_);
     float* const y = batch.y + row * out + begin;
     const size_t y_row_bytes = out * sizeof(float);
     const size_t y_panel_bytes =
@@ -312,12 +342,26 @@ class XnnLinear final : public Linear {
 
   absl::Status Pack(absl::Span<const MatrixView> parts, absl::string_view name,
                     const LinearOptions& options) {
+    const absl::Span<const std::byte> packed =
+        options.packed == nullptr ? absl::Span<const std::byte>()
+                                  : options.packed->Take();
+    // XNNPACK then reads the scales, to see whether they make sense, and
+    // nothing else.
+    if (!packed.empty()) parts = parts.first(1);
+    weights_.Use(packed);
     DELTAEDGE_ASSIGN_OR_RETURN(
         const Joined kernel,
         Joined::Join(parts, &MatrixView::data, RowBytes(parts[0]), name));
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        const Joined scales,
-        Joined::Join(parts, &MatrixView::scales, ScaleBytes(parts[0]), name));
+    Joined scales;
+    if (packed.empty()) {
+      DELTAEDGE_ASSIGN_OR_RETURN(
+          scales,
+          Joined::Join(parts, &MatrixView::scales, ScaleBytes(parts[0]), name));
+    } else {
+      DELTAEDGE_ASSIGN_OR_RETURN(
+          scales, Joined::Ones(parts[0].type,
+                               out_features() * ScaleBytes(parts[0]), name));
+    }
     DELTAEDGE_RETURN_IF_ERROR(
         XnnError(xnn_initialize(/*allocator=*/nullptr), name));
     xnn_operator_t op = nullptr;
@@ -328,7 +372,18 @@ class XnnLinear final : public Linear {
     const absl::Cleanup delete_op = [&] { xnn_delete_operator(op); };
     DELTAEDGE_RETURN_IF_ERROR(weights_.status());
     DELTAEDGE_RETURN_IF_ERROR(XnnError(status, name));
-    set_packed_bytes(weights_.size_bytes());
+    const int64_t needed = DivideUp(out_features(), op->ukernel.gemm.nr) *
+                           op->ukernel.gemm.nr *
+                           static_cast<int64_t>(op->weights_stride);
+    if (static_cast<int64_t>(weights_.bytes().size()) < needed) {
+      return absl::DataLossError(
+          absl::StrCat("packed weights of product '", name, "' take ", needed,
+                       " bytes; there are ", weights_.bytes().size()));
+    }
+    set_packed_bytes(weights_.owned_bytes());
+    if (packed.empty() && options.packed != nullptr) {
+      options.packed->Give(weights_.bytes());
+    }
 
     // XNNPACK's own way to run it takes all columns for the first rows, then
     // for the next, and has kernels of two heights.

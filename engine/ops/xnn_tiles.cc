@@ -2,9 +2,17 @@
 
 #include "engine/ops/xnn_tiles.h"
 
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "xnnpack.h"
 #include "xnnpack/common.h"
+#include "xnnpack/config.h"
 #include "xnnpack/gemm.h"
+#include "xnnpack/hardware-config.h"
 
 namespace deltaedge {
 
@@ -70,5 +78,30 @@ absl::Span<const XnnTile> LowerTiles(XnnKernel tallest) {
 absl::Span<const XnnTile> LowerTiles(XnnKernel) { return {}; }
 
 #endif
+
+std::string XnnPackingIdentity() {
+  std::string identity = "1";
+  if (xnn_initialize(/*allocator=*/nullptr) != xnn_status_success) {
+    return identity;
+  }
+  const auto* hardware = xnn_init_hardware_config();
+  if (hardware != nullptr) {
+    absl::StrAppend(
+        &identity, " cpu ",
+        absl::BytesToHexString(absl::string_view(
+            reinterpret_cast<const char*>(hardware), sizeof(*hardware))));
+  }
+  const auto add = [&](const char* type, const xnn_gemm_config* config) {
+    if (config == nullptr) return;
+    absl::StrAppend(&identity, " ", type, " ", int{config->mr}, "x",
+                    int{config->nr}, " ", int{config->log2_kr}, " ",
+                    int{config->log2_sr}, " ", int{config->planes});
+  };
+  add("f32", xnn_init_f32_gemm_config());
+  add("q8", xnn_init_qd8_f32_qc8w_gemm_config());
+  add("q4", xnn_init_qd8_f32_qb4w_gemm_config());
+  add("q8w", xnn_init_f32_qc8w_gemm_config());
+  return identity;
+}
 
 }  // namespace deltaedge

@@ -4,6 +4,7 @@
 #define DELTAEDGE_ENGINE_OPS_XNN_TILES_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/types/span.h"
 
@@ -23,6 +24,9 @@ struct XnnTile {
 // XNNPACK operator knows two heights, one row and the tallest, so that two rows
 // take it as long as ten or fourteen. Empty if none are known.
 absl::Span<const XnnTile> LowerTiles(XnnKernel tallest);
+
+// What XNNPACK's packed weights depend on beside the weights.
+std::string XnnPackingIdentity();
 
 }  // namespace deltaedge
 

@@ -324,6 +324,7 @@ void PrintStats(const Engine& engine, const SessionStats& s) {
       absl::ToDoubleMilliseconds(s.time_to_first_token), s.delivered_tokens,
       s.decode_tokens_per_second(), Threads(engine.info().threads),
       engine.info().cpu_target);
+  absl::FPrintF(stderr, "weights   %s\n", engine.info().packed_weights);
   absl::FPrintF(
       stderr,
       "drafts    %d of %d accepted (%.1f %%), %.2f tokens per step in "

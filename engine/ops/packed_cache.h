@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef DELTAEDGE_ENGINE_OPS_PACKED_CACHE_H_
+#define DELTAEDGE_ENGINE_OPS_PACKED_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/base/mmap_file.h"
+
+namespace deltaedge {
+
+// The packed weights of a model's products in a file, so that the second start
+// maps them instead of making them: nothing is read but what is used, and
+// several processes share the pages.
+//
+// A file is good for one model, one kind of processor and one way of packing:
+// `key` says which, in words, and a file with another key is none. It is
+// written beside its place and renamed when whole, so that others who start at
+// the same time find all of it or nothing, and each other's work at most
+// replaced by the same.
+//
+//   0    8  magic "DELTAPAK"
+//   8    4  version of this layout
+//   12   4  CRC-32C of the table and the key
+//   16   8  offset of the table, behind all pieces
+//   24   8  pieces
+//   32   8  bytes of the key, which follows the table
+//   40  24  zero
+//   64      pieces, each at a multiple of 64 bytes
+//   table   per piece: 8 bytes offset, 8 bytes size, 4 bytes CRC-32C, 4 zero
+//
+// Numbers are little-endian. Thread-compatible.
+class PackedCache {
+ public:
+  // Whether contents are read and compared with their checksums.
+  enum class Verify { kStructure, kChecksums };
+
+  // Maps `path`. NotFound: there is none, or it has another key (stale).
+  // DataLoss: it is damaged. Else as MmapFile::Open().
+  static absl::StatusOr<std::unique_ptr<PackedCache>> Open(
+      const std::string& path, absl::string_view key, Verify verify);
+
+  // Pieces in the order in which they were added.
+  int64_t size() const { return static_cast<int64_t>(pieces_.size()); }
+  // Lives as long as the cache; 64-byte aligned. Empty: there is no such piece.
+  absl::Span<const std::byte> piece(int64_t i) const;
+
+ private:
+  PackedCache() = default;
+
+  struct Piece {
+    uint64_t offset = 0, size = 0;
+  };
+
+  MmapFile file_;
+  std::vector<Piece> pieces_;
+};
+
+// Makes such a file.
+class PackedCacheWriter {
+ public:
+  // Starts a file beside `path`. PermissionDenied, NotFound (no such folder),
+  // ResourceExhausted, Internal: as the system says.
+  static absl::StatusOr<std::unique_ptr<PackedCacheWriter>> Create(
+      const std::string& path, absl::string_view key);
+  // Without Commit(), removes what was written.
+  ~PackedCacheWriter();
+  PackedCacheWriter(const PackedCacheWriter&) = delete;
+  PackedCacheWriter& operator=(const PackedCacheWriter&) = delete;
+
+  // Adds a piece. Errors as the system says; the writer is then of no use.
+  absl::Status Add(absl::Span<const std::byte> piece);
+  // Puts the file into its place.
+  absl::Status Commit();
+
+ private:
+  struct Piece {
+    uint64_t offset, size;
+    uint32_t checksum;
+  };
+
+  PackedCacheWriter() = default;
+  absl::Status Write(const void* data, size_t size);
+  absl::Status Pad();
+
+  std::string path_, temporary_, key_;
+  std::FILE* file_ = nullptr;
+  uint64_t offset_ = 0;
+  std::vector<Piece> pieces_;
+};
+
+// Where the products of a model that is being opened find their packed weights,
+// or leave them: one for one model, as they are made in the same order each
+// time. Borrows the file. Thread-compatible.
+class PackedPieces {
+ public:
+  explicit PackedPieces(const PackedCache* cache) : cache_(cache) {}
+  explicit PackedPieces(PackedCacheWriter* writer) : writer_(writer) {}
+
+  // The next product's; empty: it has to be packed.
+  absl::Span<const std::byte> Take() {
+    return cache_ == nullptr ? absl::Span<const std::byte>()
+                             : cache_->piece(next_++);
+  }
+  // It was packed.
+  void Give(absl::Span<const std::byte> piece) {
+    if (writer_ != nullptr && status_.ok()) status_ = writer_->Add(piece);
+  }
+  // Whether all that was given was written.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const PackedCache* cache_ = nullptr;
+  PackedCacheWriter* writer_ = nullptr;
+  int64_t next_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace deltaedge
+
+#endif  // DELTAEDGE_ENGINE_OPS_PACKED_CACHE_H_

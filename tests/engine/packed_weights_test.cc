@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Packed weights in a file: mapped when they are good, made anew when they are
+// not, and never a reason for another answer or for an error.
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/crc/crc32c.h"
+#include "engine/engine.h"
+#include "engine/ops/packed_cache.h"
+#include "engine/options.h"
+#include "engine/session.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/canary.h"
+#include "tests/testing/demo_pair.h"
+#include "tests/testing/random.h"
+
+namespace deltaedge {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using testing::Random;
+using testing::SameBits;
+using ::testing::StartsWith;
+
+class PackedWeightsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "/packed_" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(folder_);
+    fs::create_directory(folder_);
+    files_ = {testing::Runfile("tests/testdata/models/odd.gdn"),
+              testing::Runfile("tests/testdata/models/odd_draft.gdn")};
+    file_ = folder_ + "/odd.gdn.packed";
+    truth_ = Ask(EngineOptions::PackedWeights::kMemory);
+    EXPECT_THAT(how_, StartsWith("packed in memory"));
+    EXPECT_TRUE(fs::is_empty(folder_));
+  }
+
+  // Scores of an answer; how_ says where the weights were.
+  std::vector<float> Ask(
+      EngineOptions::PackedWeights where = EngineOptions::PackedWeights::kFile,
+      EngineOptions::Verify verify = EngineOptions::Verify::kStructure) {
+    std::vector<float> logits;
+    EngineOptions options;
+    options.num_threads = 1;
+    options.verify = verify;
+    options.packed_weights = where;
+    options.packed_folder = folder_;
+    auto engine = Engine::Open(files_, options);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    if (!engine.ok()) return logits;
+    how_ = (*engine)->info().packed_weights;
+    SessionOptions session_options;
+    session_options.max_context = 64;
+    auto session = (*engine)->NewSession(session_options);
+    EXPECT_TRUE(session.ok()) << session.status();
+    EXPECT_TRUE((*session)->Prefill({1, 2, 3, 4, 5}).ok());
+    GenerateOptions rules;
+    rules.max_new_tokens = 12;
+    rules.ignore_model_stop_tokens = true;
+    rules.logits = true;
+    auto result = (*session)->Generate(rules, [&](const TokenEvent& event) {
+      logits.insert(logits.end(), event.logits.begin(), event.logits.end());
+      return true;
+    });
+    EXPECT_TRUE(result.ok()) << result.status();
+    return logits;
+  }
+
+  void ExpectMapped() {
+    EXPECT_TRUE(SameBits(Ask(), truth_));
+    EXPECT_THAT(how_, StartsWith("mapped from"));
+  }
+  void ExpectMadeAnew() {
+    EXPECT_TRUE(SameBits(Ask(), truth_));
+    EXPECT_THAT(how_, HasSubstr("written to"));
+  }
+
+  std::string Read() const {
+    std::ifstream in(file_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in),
+            std::istreambuf_iterator<char>()};
+  }
+  void Write(const std::string& bytes) const {
+    std::ofstream(file_, std::ios::binary) << bytes;
+  }
+  int64_t Files() const {
+    return std::distance(fs::directory_iterator(folder_),
+                         fs::directory_iterator());
+  }
+
+  std::string folder_, file_, how_;
+  ModelFiles files_;
+  std::vector<float> truth_;
+};
+
+TEST_F(PackedWeightsTest, MadeOnceAndMappedAfter) {
+  ExpectMadeAnew();
+  EXPECT_EQ(Files(), 2) << "target and draft, and nothing half made";
+  const std::string first = Read();
+  ExpectMapped();
+  ExpectMapped();
+  EXPECT_EQ(Read(), first);
+  EXPECT_TRUE(SameBits(Ask(EngineOptions::PackedWeights::kFile,
+                           EngineOptions::Verify::kChecksums),
+                       truth_));
+  EXPECT_THAT(how_, StartsWith("mapped from"));
+}
+
+TEST_F(PackedWeightsTest, CutAnywhereItIsMadeAnew) {
+  ExpectMadeAnew();
+  const std::string whole = Read();
+  for (const size_t length : {size_t{0}, size_t{7}, size_t{63}, size_t{64},
+                              whole.size() / 2, whole.size() - 1}) {
+    SCOPED_TRACE(length);
+    Write(whole.substr(0, length));
+    ExpectMadeAnew();
+    EXPECT_EQ(Read(), whole);
+  }
+  Write(whole + "x");
+  ExpectMadeAnew();
+}
+
+TEST_F(PackedWeightsTest, DamagedHeaderTableOrKeyIsMadeAnew) {
+  ExpectMadeAnew();
+  const std::string whole = Read();
+  uint64_t table = 0;
+  std::memcpy(&table, whole.data() + 16, 8);
+  Random random(3);
+  for (int i = 0; i < 24; ++i) {
+    std::string damaged = whole;
+    const size_t at =
+        i < 8
+            ? static_cast<size_t>(random.Int(0, 39))
+            : static_cast<size_t>(random.Int(
+                  static_cast<int>(table), static_cast<int>(whole.size()) - 1));
+    SCOPED_TRACE(at);
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << random.Int(0, 7)));
+    Write(damaged);
+    ExpectMadeAnew();
+  }
+}
+
+TEST_F(PackedWeightsTest, ADamagedPieceIsFoundWhenAskedFor) {
+  ExpectMadeAnew();
+  const std::string whole = Read();
+  std::string damaged = whole;
+  damaged[1000] = static_cast<char>(damaged[1000] ^ 1);
+  Write(damaged);
+  EXPECT_TRUE(SameBits(Ask(EngineOptions::PackedWeights::kFile,
+                           EngineOptions::Verify::kChecksums),
+                       truth_));
+  EXPECT_THAT(how_, HasSubstr("damaged"));
+  EXPECT_EQ(Read(), whole);
+}
+
+// Sound by its checksums, but not what this model packs.
+TEST_F(PackedWeightsTest, APieceThatIsTooSmallIsMadeAnew) {
+  ExpectMadeAnew();
+  const std::string whole = Read();
+  std::string forged = whole;
+  uint64_t table = 0;
+  std::memcpy(&table, forged.data() + 16, 8);
+  const uint64_t size = 64;
+  std::memcpy(forged.data() + table + 8, &size, 8);
+  const auto checksum = static_cast<uint32_t>(
+      absl::ComputeCrc32c(absl::string_view(forged).substr(table)));
+  std::memcpy(forged.data() + 12, &checksum, 4);
+  Write(forged);
+  ExpectMadeAnew();
+  EXPECT_EQ(Read(), whole);
+}
+
+TEST_F(PackedWeightsTest, OfAnotherModelItIsMadeAnew) {
+  ExpectMadeAnew();
+  const std::string odd = Read();
+  files_ = {testing::Runfile("tests/testdata/models/t.gdn"), ""};
+  file_ = folder_ + "/t.gdn.packed";
+  truth_ = Ask(EngineOptions::PackedWeights::kMemory);
+  Write(odd);
+  ExpectMadeAnew();
+  ExpectMapped();
+}
+
+TEST_F(PackedWeightsTest, WithoutAFolderWeightsAreInMemoryAndThatIsSaid) {
+  folder_ += "/missing";
+  EXPECT_TRUE(SameBits(Ask(), truth_));
+  EXPECT_THAT(how_, StartsWith("packed in memory; no file"));
+  EXPECT_THAT(how_, HasSubstr("missing"));
+}
+
+TEST_F(PackedWeightsTest, ManyStartsAtOnce) {
+  std::vector<std::vector<float>> logits(4);
+  std::vector<std::thread> threads;
+  for (auto& mine : logits) {
+    threads.emplace_back([this, &mine] {
+      EngineOptions options;
+      options.num_threads = 1;
+      options.packed_folder = folder_;
+      auto engine = Engine::Open(files_, options);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      mine.push_back(1.0f);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& mine : logits) EXPECT_EQ(mine.size(), 1u);
+  EXPECT_EQ(Files(), 2);
+  ExpectMapped();
+}
+
+TEST(PackedCacheTest, AbandonedWritersLeaveNothing) {
+  const std::string path = ::testing::TempDir() + "/abandoned.packed";
+  {
+    auto writer = PackedCacheWriter::Create(path, "key");
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    const std::vector<std::byte> piece(100);
+    ASSERT_TRUE((*writer)->Add(piece).ok());
+  }
+  EXPECT_FALSE(fs::exists(path));
+  for (const auto& entry : fs::directory_iterator(::testing::TempDir())) {
+    EXPECT_EQ(entry.path().string().find("abandoned"), std::string::npos);
+  }
+}
+
+TEST(PackedCacheTest, PiecesComeBackAligned) {
+  const std::string path = ::testing::TempDir() + "/pieces.packed";
+  auto writer = PackedCacheWriter::Create(path, "key");
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  Random random(1);
+  std::vector<std::vector<std::byte>> pieces;
+  for (const size_t size : {1, 63, 64, 65, 1000, 0, 7}) {
+    std::vector<std::byte> piece(size);
+    for (std::byte& byte : piece) byte = static_cast<std::byte>(random.Bits());
+    ASSERT_TRUE((*writer)->Add(piece).ok());
+    pieces.push_back(piece);
+  }
+  ASSERT_TRUE((*writer)->Commit().ok());
+  EXPECT_FALSE(
+      PackedCache::Open(path, "other", PackedCache::Verify::kChecksums).ok());
+  auto cache = PackedCache::Open(path, "key", PackedCache::Verify::kChecksums);
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  ASSERT_EQ((*cache)->size(), static_cast<int64_t>(pieces.size()));
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const auto piece = (*cache)->piece(static_cast<int64_t>(i));
+    EXPECT_TRUE(SameBits(piece, pieces[i]));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(piece.data()) % 64, 0u);
+  }
+  EXPECT_TRUE((*cache)->piece(-1).empty());
+  EXPECT_TRUE((*cache)->piece((*cache)->size()).empty());
+}
+
+}  // namespace
+}  // namespace deltaedge
