@@ -202,10 +202,12 @@ class CopySequenceTest : public ::testing::TestWithParam<const char*> {
         EXPECT_FALSE(to.cursor.has_block());
         ASSERT_TRUE(SameBits(Remembered(to), truth_[length]))
             << "after " << length << " tokens";
-        // Not what a copy of a copy lacks either.
-        TargetSequence again = New(3, Rollback::kJournal, kTokens, true);
-        CopyTargetSequence(config(), &to, to.cursor, &again, nullptr);
-        ASSERT_TRUE(SameBits(Remembered(again), truth_[length]));
+        // A copy of it lacks nothing either.
+        if (!fits) {
+          TargetSequence again = New(3, Rollback::kJournal, kTokens, true);
+          CopyTargetSequence(config(), &to, to.cursor, &again, nullptr);
+          ASSERT_TRUE(SameBits(Remembered(again), truth_[length]));
+        }
         for (const int32_t rows : {2, 5}) {
           const int32_t most = std::min(rows, block_rows);
           const int64_t start = to.cursor.length();
