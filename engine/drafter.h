@@ -26,8 +26,9 @@ namespace deltaedge {
 //
 // Threads: called on the thread that runs the session, one call at a time for a
 // session. One object given to several sessions must expect calls at the same
-// time. Must not call into any session of the same engine: their steps take
-// turns, and this is part of one.
+// time. Calls of any session of the same engine from inside Propose() return
+// FailedPrecondition, Cancel(), Reset() and the counters excepted: their steps
+// take turns, and this is part of one.
 class Drafter {
  public:
   virtual ~Drafter() = default;

@@ -317,6 +317,34 @@ absl::StatusOr<std::unique_ptr<BlockDrafter>> EngineImpl::MakeDrafter(
   return std::make_unique<AdaptiveDrafter>(std::move(drafter), limits.source);
 }
 
+namespace {
+
+// The engine whose step this thread is inside of.
+thread_local const EngineImpl* stepping = nullptr;
+
+}  // namespace
+
+absl::Status EngineImpl::CheckOutsideStep() const {
+  if (stepping != this) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "called from inside Drafter::Propose: steps of an engine's sessions take "
+      "turns, and this is part of one");
+}
+
+void EngineImpl::Step(absl::Span<StepItem> items) {
+  absl::MutexLock lock(&step_mutex);
+  stepping = this;
+  stepper->Step(items);
+  stepping = nullptr;
+}
+
+void EngineImpl::Rest() {
+  // Another session is at work: then there is no rest.
+  if (!step_mutex.TryLock()) return;
+  pool->Rest();
+  step_mutex.Unlock();
+}
+
 absl::StatusOr<SessionMemory> EngineImpl::EstimateMemory(
     const SessionOptions& options) const {
   DELTAEDGE_ASSIGN_OR_RETURN(const Limits limits, Resolve(options));

@@ -58,6 +58,14 @@ class EngineImpl {
   absl::StatusOr<std::vector<absl::Status>> StepMany(
       absl::Span<Session* const> sessions);
 
+  // Whether this thread is inside a step of this engine. An application's
+  // Drafter runs there, and step_mutex is held: what would lock it must refuse.
+  absl::Status CheckOutsideStep() const;
+  // Runs `items` with the models. The caller is outside a step.
+  void Step(absl::Span<StepItem> items);
+  // The workers sleep until there is something to do.
+  void Rest();
+
   // Constant after Engine::Open.
   std::unique_ptr<ModelFile> target_file, draft_file;  // draft_file may be null
   // What is mapped of packed weights; null: they are in memory.

@@ -53,7 +53,7 @@ struct EngineOptions {
   PackedWeights packed_weights = PackedWeights::kFile;
   // Where such files are, of models of any size: a folder, which must exist.
   // Empty: beside the model files.
-  std::string packed_folder;
+  std::string packed_folder = "";
 };
 
 // --- Read once, by Engine::NewSession ----------------------------------------

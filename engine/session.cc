@@ -234,6 +234,7 @@ class Session::Impl {
   void set_busy(bool busy) { busy_ = busy; }
 
   absl::StatusOr<std::unique_ptr<Session>> Fork() {
+    DELTAEDGE_RETURN_IF_ERROR(engine_->CheckOutsideStep());
     DELTAEDGE_ASSIGN_OR_RETURN(std::unique_ptr<Session> fork,
                                EngineImpl::NewSession(engine_, options_));
     Impl& other = *fork->impl_;
@@ -251,6 +252,7 @@ class Session::Impl {
   }
 
   absl::StatusOr<std::shared_ptr<const Snapshot::Rep>> Take() {
+    DELTAEDGE_RETURN_IF_ERROR(engine_->CheckOutsideStep());
     const SequenceState cursor = DeliveredCursor();
     const int64_t capacity = std::max<int64_t>(1, cursor.length());
     const TargetConfig& config = engine_->target_file->target_config();
@@ -356,6 +358,7 @@ class Session::Impl {
 
   absl::Status CheckFree() {
     if (!busy_) {
+      DELTAEDGE_RETURN_IF_ERROR(engine_->CheckOutsideStep());
       if (reset_wanted_) Reset();  // Asked for by a drafter.
       return absl::OkStatus();
     }
@@ -468,6 +471,8 @@ class Session::Impl {
   void EndRun(FinishReason reason) {
     KeepDelivered();
     run_.reason = reason;
+    if (reason != FinishReason::kNone && !rested_) engine_->Rest();
+    rested_ = true;
   }
 
   void DropPrompt() {
@@ -475,10 +480,7 @@ class Session::Impl {
     prompt_done_ = 0;
   }
 
-  void StepAlone(StepItem* item) {
-    absl::MutexLock lock(&engine_->step_mutex);
-    engine_->stepper->Step(absl::MakeSpan(item, 1));
-  }
+  void StepAlone(StepItem* item) { engine_->Step(absl::MakeSpan(item, 1)); }
 
   StepItem NewItem() {
     StepItem item;
@@ -548,6 +550,7 @@ class Session::Impl {
       return absl::OkStatus();
     }
     DELTAEDGE_RETURN_IF_ERROR(item.status);
+    rested_ = false;
     ++stats_.steps;
     if (step_.drafted > 0) ++stats_.draft_steps;
     if (step_.choice.reason != DraftReason::kNoRoom) {
@@ -643,6 +646,7 @@ class Session::Impl {
   int64_t prompt_done_ = 0;
 
   Run run_;
+  bool rested_ = true;  // No step since an answer ended.
   bool busy_ = false;
   bool reset_wanted_ = false;
   std::atomic<bool> cancel_{false};
@@ -654,6 +658,7 @@ class Session::Impl {
 
 absl::StatusOr<std::unique_ptr<Session>> EngineImpl::NewSession(
     std::shared_ptr<EngineImpl> engine, const SessionOptions& options) {
+  DELTAEDGE_RETURN_IF_ERROR(engine->CheckOutsideStep());
   DELTAEDGE_ASSIGN_OR_RETURN(const Limits limits, engine->Resolve(options));
   DELTAEDGE_ASSIGN_OR_RETURN(const SessionMemory memory,
                              engine->EstimateMemory(options));
@@ -678,6 +683,7 @@ absl::StatusOr<std::unique_ptr<Session>> EngineImpl::NewSession(
 
 absl::StatusOr<std::vector<absl::Status>> EngineImpl::StepMany(
     absl::Span<Session* const> sessions) {
+  DELTAEDGE_RETURN_IF_ERROR(CheckOutsideStep());
   for (size_t i = 0; i < sessions.size(); ++i) {
     if (sessions[i] == nullptr) {
       return absl::InvalidArgumentError(
@@ -711,10 +717,7 @@ absl::StatusOr<std::vector<absl::Status>> EngineImpl::StepMany(
     items.push_back(item);
     owners.push_back(i);
   }
-  {
-    absl::MutexLock lock(&step_mutex);
-    stepper->Step(absl::MakeSpan(items));
-  }
+  Step(absl::MakeSpan(items));
   for (size_t i = 0; i < sessions.size(); ++i) {
     if (outcomes[i].ok()) sessions[i]->impl_->set_busy(false);
   }

@@ -64,6 +64,13 @@ absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(
   return absl::WrapUnique(new ThreadPool(pool, threads));
 }
 
+void ThreadPool::Rest() {
+  // How workers wait is up to the last job.
+  pthreadpool_parallelize_1d(
+      pool_, [](void*, size_t) {}, /*argument=*/nullptr,
+      static_cast<size_t>(threads_), PTHREADPOOL_FLAG_YIELD_WORKERS);
+}
+
 ThreadPool::~ThreadPool() { pthreadpool_destroy(pool_); }
 
 }  // namespace deltaedge

@@ -17,8 +17,7 @@ namespace deltaedge {
 //
 // A pool runs one job at a time, and a worker spins for some 25 ms after a job
 // before it sleeps, so that launches microseconds apart cost one or two
-// microseconds. The last launch before a pause should carry
-// PTHREADPOOL_FLAG_YIELD_WORKERS, which sends workers to sleep at once.
+// microseconds. Rest() before a pause sends them to sleep at once.
 class ThreadPool {
  public:
   static constexpr int kMaxThreads = 256;
@@ -36,6 +35,10 @@ class ThreadPool {
   // is one thread: jobs then run in the caller.
   pthreadpool_t get() const ABSL_ATTRIBUTE_LIFETIME_BOUND { return pool_; }
   int threads() const { return threads_; }
+
+  // Nothing is to be done for a while: workers stop spinning. The next job
+  // wakes them. A job like any other: not while one runs.
+  void Rest();
 
  private:
   ThreadPool(pthreadpool_t pool, int threads)
