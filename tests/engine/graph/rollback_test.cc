@@ -56,9 +56,9 @@ struct Subject {
 // Most schedules go to the models that cost least.
 const Subject kSubjects[] = {
     {"t", 96, 2000, 8},
-    {"odd", 160, 300, 8},
-    {"wide", 160, 150, 8},
-    {"broad", 64, 50, 6},
+    {"odd", 160, 200, 8},
+    {"wide", 160, 100, 8},
+    {"broad", 64, 40, 6},
 };
 
 // Everything that the model remembers, in the order of the layers.
