@@ -147,10 +147,9 @@ TEST_F(AdaptiveTest, GivesUpDraftsThatNeverAgree) {
   const Answer drafted = Ask(options, Rules(300));
   ExpectEqual(drafted, plain);
   const SessionStats& stats = drafted.stats;
-  // Fifteen a step would be thousands. The look-up may find something.
+  // Fifteen a step would be thousands. What takes their place is up to the
+  // clock: nothing, or what the look-up finds.
   EXPECT_LT(stats.drafted - stats.lookup_drafted, 500);
-  EXPECT_GT(stats.plain_by_choice, 0);
-  EXPECT_GE(stats.probes, 1);
   EXPECT_LE(stats.plain_by_choice + stats.probes, stats.steps);
 }
 
