@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/fp_mode.h"
+#include "engine/base/huge_page_arena.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/engine_impl.h"
@@ -202,8 +203,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
       const std::vector<WeightType> more = impl->draft_file->weight_types();
       types.insert(types.end(), more.begin(), more.end());
     }
-    DELTAEDGE_ASSIGN_OR_RETURN(const LinearOptions linear_options,
+    DELTAEDGE_ASSIGN_OR_RETURN(LinearOptions linear_options,
                                FindLinearOptions(types, pool));
+    linear_options.arena = std::make_shared<HugePageArena>();
     DELTAEDGE_RETURN_IF_ERROR(MakeProducts(
         *impl->target_file, files.target, options, linear_options,
         [&](const LinearOptions& with) {

@@ -3,6 +3,7 @@
 #include "engine/base/aligned_buffer.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
@@ -41,19 +42,33 @@ bool IsMapped(int64_t capacity_bytes) {
   return capacity_bytes >= AlignedBuffer::kMappedBytes;
 }
 
-void* AllocateZeroed(int64_t capacity_bytes) {
-  if (static_cast<uint64_t>(capacity_bytes) >
-      std::numeric_limits<size_t>::max()) {
-    return nullptr;
-  }
-  const size_t size = static_cast<size_t>(capacity_bytes);
-  if (IsMapped(capacity_bytes)) {
-    void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return data == MAP_FAILED ? nullptr : data;
-  }
+std::byte* Map(size_t size) {
+  void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
+}
+
+void* AllocateZeroed(size_t size) {
+  if (IsMapped(static_cast<int64_t>(size))) return Map(size);
   void* const data = std::aligned_alloc(AlignedBuffer::kAlignment, size);
   if (data != nullptr) std::memset(data, 0, size);
+  return data;
+}
+
+void* AllocateZeroedHugePages(size_t size) {
+  constexpr size_t kHugePage = AlignedBuffer::kHugePageBytes;
+  if (size < kHugePage) return AllocateZeroed(size);
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t pages = (size + page - 1) / page * page;
+  std::byte* const mapped = Map(pages + kHugePage);
+  if (mapped == nullptr) return nullptr;
+  const size_t before =
+      (kHugePage - reinterpret_cast<uintptr_t>(mapped) % kHugePage) % kHugePage;
+  std::byte* const data = mapped + before;
+  if (before > 0) munmap(mapped, before);
+  munmap(data + pages, kHugePage - before);
+  // A wish: without it pages are small.
+  madvise(data, pages, MADV_HUGEPAGE);
   return data;
 }
 
@@ -76,6 +91,17 @@ ScopedAllocationFailure::~ScopedAllocationFailure() {
 
 absl::StatusOr<AlignedBuffer> AlignedBuffer::Allocate(int64_t size_bytes,
                                                       absl::string_view what) {
+  return Allocate(size_bytes, what, AllocateZeroed);
+}
+
+absl::StatusOr<AlignedBuffer> AlignedBuffer::AllocateHugePages(
+    int64_t size_bytes, absl::string_view what) {
+  return Allocate(size_bytes, what, AllocateZeroedHugePages);
+}
+
+absl::StatusOr<AlignedBuffer> AlignedBuffer::Allocate(
+    int64_t size_bytes, absl::string_view what,
+    void* (*allocate_zeroed)(size_t)) {
   if (size_bytes < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "size of ", what, " is ", size_bytes, " bytes; it must not be < 0"));
@@ -84,8 +110,11 @@ absl::StatusOr<AlignedBuffer> AlignedBuffer::Allocate(int64_t size_bytes,
       CheckedAdd(size_bytes, kReadablePastEnd);
   const std::optional<int64_t> capacity_bytes =
       with_tail ? CheckedRoundUp(*with_tail, kAlignment) : std::nullopt;
-  void* const data = capacity_bytes && !RefusedByTest()
-                         ? AllocateZeroed(*capacity_bytes)
+  const bool possible =
+      capacity_bytes && static_cast<uint64_t>(*capacity_bytes) <=
+                            std::numeric_limits<size_t>::max() - kHugePageBytes;
+  void* const data = possible && !RefusedByTest()
+                         ? allocate_zeroed(static_cast<size_t>(*capacity_bytes))
                          : nullptr;
   if (data == nullptr) {
     return absl::ResourceExhaustedError(

@@ -42,6 +42,16 @@ class AlignedBuffer {
   static absl::StatusOr<AlignedBuffer> Allocate(int64_t size_bytes,
                                                 absl::string_view what);
 
+  // The same for memory that is filled at once and then read from end to end
+  // again and again. It starts at a multiple of kHugePageBytes and asks the
+  // system for pages of that size, which spares most of the address look-ups:
+  // on a virtual machine a fifth of the time of such a read. What remains at
+  // the end is in small pages, so that none of it is wasted. Smaller buffers
+  // are as those of Allocate.
+  static absl::StatusOr<AlignedBuffer> AllocateHugePages(
+      int64_t size_bytes, absl::string_view what);
+  static constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+
   AlignedBuffer() = default;
   AlignedBuffer(AlignedBuffer&& other) noexcept { *this = std::move(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
@@ -58,6 +68,9 @@ class AlignedBuffer {
   int64_t size_bytes() const { return size_bytes_; }
 
  private:
+  static absl::StatusOr<AlignedBuffer> Allocate(
+      int64_t size_bytes, absl::string_view what,
+      void* (*allocate_zeroed)(size_t));
   void Free();
 
   std::byte* data_ = nullptr;

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/base/huge_page_arena.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear_input.h"
 #include "engine/ops/packed_cache.h"
@@ -28,6 +29,10 @@ struct LinearOptions {
   // products that are made next; null: neither. Borrowed while they are made;
   // what they are taken from must outlive the products.
   PackedPieces* packed = nullptr;
+
+  // Where weights that are packed lie; shared with the products. Null: each
+  // product has memory of its own, of which less is in huge pages.
+  std::shared_ptr<HugePageArena> arena;
 };
 
 // All that packed weights depend on beside the weights, in words: the processor
@@ -57,9 +62,9 @@ std::string PackingIdentity();
 class Linear {
  public:
   // XNNPACK's kernels with `parts`, each [rows, in], in the order of the
-  // outputs. They are read during the call only: weights are packed into memory
-  // of their own. While it runs, several parts that are not neighbours in
-  // memory need room for a plain copy as well. `name` stands in errors.
+  // outputs. They are read during the call only: weights are packed into other
+  // memory. While it runs, several parts that are not neighbours in memory need
+  // room for a plain copy as well. `name` stands in errors.
   //
   // InvalidArgument: no part, an empty or absent one, or parts that differ in
   // their inputs or in their weight type; kQ4 with a number of inputs that is

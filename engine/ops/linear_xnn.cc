@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/base/aligned_buffer.h"
+#include "engine/base/huge_page_arena.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
@@ -97,7 +98,10 @@ absl::Status XnnError(xnn_status status, absl::string_view name) {
 // for us it is the way to own that memory.
 class PackedWeights {
  public:
-  explicit PackedWeights(absl::string_view name) : name_(name) {
+  PackedWeights(std::shared_ptr<HugePageArena> arena, absl::string_view name)
+      : arena_(arena != nullptr ? std::move(arena)
+                                : std::make_shared<HugePageArena>()),
+        name_(name) {
     provider_.context = this;
     provider_.look_up = [](void* self, const xnn_weights_cache_look_up_key*) {
       return static_cast<PackedWeights*>(self)->bytes_.empty() ? kNotFound : 0;
@@ -123,7 +127,7 @@ class PackedWeights {
   // Weights that were packed before and live elsewhere.
   void Use(absl::Span<const std::byte> bytes) { bytes_ = bytes; }
   absl::Span<const std::byte> bytes() const { return bytes_; }
-  int64_t owned_bytes() const { return buffer_.size_bytes(); }
+  int64_t owned_bytes() const { return owned_bytes_; }
   // Why Reserve failed, if it did.
   const absl::Status& status() const { return status_; }
 
@@ -131,20 +135,21 @@ class PackedWeights {
   static constexpr size_t kNotFound = std::numeric_limits<size_t>::max();
 
   void* Reserve(size_t size) {
-    absl::StatusOr<AlignedBuffer> buffer = AlignedBuffer::Allocate(
+    const absl::StatusOr<std::byte*> data = arena_->Allocate(
         static_cast<int64_t>(size),
         absl::StrCat("packed weights of product '", name_, "'"));
-    status_ = buffer.status();
-    if (!buffer.ok()) return nullptr;
-    buffer_ = *std::move(buffer);
-    bytes_ = absl::MakeConstSpan(buffer_.data(), size);
-    return buffer_.data();
+    status_ = data.status();
+    if (!data.ok()) return nullptr;
+    bytes_ = absl::MakeConstSpan(*data, size);
+    owned_bytes_ = static_cast<int64_t>(size);
+    return *data;
   }
 
+  const std::shared_ptr<HugePageArena> arena_;
   const std::string name_;
   xnn_weights_cache_provider provider_ = {};
-  AlignedBuffer buffer_;
-  absl::Span<const std::byte> bytes_;  // Of buffer_, or of Use().
+  absl::Span<const std::byte> bytes_;  // The arena's, or of Use().
+  int64_t owned_bytes_ = 0;
   absl::Status status_;
 };
 
@@ -249,14 +254,18 @@ xnn_status CreateOperator(WeightType type, size_t in, size_t out,
 
 class XnnLinear final : public Linear {
  public:
-  XnnLinear(const Shape& shape, WeightType type, absl::string_view name)
-      : Linear(shape), takes_int8_(TakesInt8(type)), weights_(name) {}
+  XnnLinear(const Shape& shape, WeightType type,
+            std::shared_ptr<HugePageArena> arena, absl::string_view name)
+      : Linear(shape),
+        takes_int8_(TakesInt8(type)),
+        weights_(std::move(arena), name) {}
 
   static absl::StatusOr<std::unique_ptr<Linear>> Create(
       absl::Span<const MatrixView> parts, absl::string_view name,
       const LinearOptions& options) {
     DELTAEDGE_ASSIGN_OR_RETURN(const Shape shape, CheckParts(parts, name));
-    auto linear = std::make_unique<XnnLinear>(shape, parts[0].type, name);
+    auto linear =
+        std::make_unique<XnnLinear>(shape, parts[0].type, options.arena, name);
     DELTAEDGE_RETURN_IF_ERROR(linear->Pack(parts, name, options));
     return linear;
   }

@@ -90,6 +90,36 @@ TEST(AlignedBufferTest, CostsNothingUntilItIsTouched) {
   buffer->data()[buffer->size_bytes() - 1] = std::byte{1};
 }
 
+TEST(AlignedBufferTest, HugePagesAreAlignedAndWholeAndGivenBack) {
+  constexpr int64_t kHugePage = AlignedBuffer::kHugePageBytes;
+  const int64_t before = LiveAllocatedBytes();
+  for (int64_t size : {int64_t{0}, int64_t{100}, kHugePage - 65, kHugePage - 64,
+                       kHugePage, 3 * kHugePage + 4096 * 5 + 1}) {
+    absl::StatusOr<AlignedBuffer> buffer =
+        AlignedBuffer::AllocateHugePages(size, "x");
+    ASSERT_TRUE(buffer.ok()) << buffer.status();
+    EXPECT_EQ(buffer->size_bytes(), size);
+    if (size >= kHugePage - AlignedBuffer::kReadablePastEnd) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % kHugePage, 0u);
+    }
+    int64_t nonzero = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      nonzero += buffer->data()[i] != std::byte{0};
+      buffer->data()[i] = std::byte{0xFF};
+    }
+    EXPECT_EQ(nonzero, 0);
+    EXPECT_GE(LiveAllocatedBytes() - before, size);
+    EXPECT_LE(LiveAllocatedBytes() - before, size + 128);
+  }
+  EXPECT_EQ(LiveAllocatedBytes(), before);
+  const absl::Status status =
+      AlignedBuffer::AllocateHugePages(std::numeric_limits<int64_t>::max() / 2,
+                                       "weights")
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("weights"), std::string::npos);
+}
+
 TEST(AlignedBufferTest, RefusesWhatCannotBe) {
   const int64_t max = std::numeric_limits<int64_t>::max();
   for (int64_t size : {max, max - 64, max - 127, max / 2}) {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/base/allocation_hooks.h"
+#include "engine/base/huge_page_arena.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear_input.h"
 #include "gtest/gtest.h"
@@ -124,6 +125,26 @@ TEST_P(LinearTest, TellsItsSize) {
     EXPECT_LE(LiveAllocatedBytes() - before, (*linear)->packed_bytes() + 128);
   }
   EXPECT_EQ(LiveAllocatedBytes(), before);
+}
+
+TEST_P(LinearTest, SharesAnArena) {
+  const std::vector<float> expected = Product({matrix_.View()});
+  LinearOptions options;
+  options.arena = std::make_shared<HugePageArena>();
+  const int64_t before = AllocationCount();
+  std::vector<std::unique_ptr<Linear>> linears;
+  for (int i = 0; i < 20; ++i) {
+    absl::StatusOr<std::unique_ptr<Linear>> linear =
+        Linear::Create({matrix_.View()}, "test", options);
+    ASSERT_TRUE(linear.ok()) << linear.status();
+    linears.push_back(*std::move(linear));
+  }
+  EXPECT_EQ(AllocationCount() - before, 2);
+  options.arena = nullptr;
+  linears.erase(linears.begin());
+  for (const std::unique_ptr<Linear>& linear : linears) {
+    EXPECT_TRUE(SameBits(Product(*linear), expected));
+  }
 }
 
 TEST_P(LinearTest, NoRowsDoNothing) {
