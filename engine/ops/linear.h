@@ -70,9 +70,10 @@ class Linear {
   // their inputs or in their weight type; kQ4 with a number of inputs that is
   // not a multiple of kQ4Block, or with a scale that is not a positive normal
   // number; kQ8 with more than kMaxQ8Features inputs. Unimplemented: a weight
-  // type, or a processor, that XNNPACK or this class does not serve. DataLoss:
-  // options.packed holds something else.
-  // ResourceExhausted: no memory. Internal: anything else that XNNPACK refuses.
+  // type, or a processor, that XNNPACK or this class does not serve; without
+  // AVX2, kQ4 with a number of inputs that is not a multiple of 2 * kQ4Block.
+  // DataLoss: options.packed holds something else. ResourceExhausted: no
+  // memory. Internal: anything else that XNNPACK refuses.
   static absl::StatusOr<std::unique_ptr<Linear>> Create(
       absl::Span<const MatrixView> parts, absl::string_view name,
       const LinearOptions& options = {});

@@ -399,6 +399,15 @@ class XnnLinear final : public Linear {
     params_ = op->params;
     column_bytes_ = static_cast<int64_t>(op->weights_stride);
     panel_columns_ = op->ukernel.gemm.nr;
+    // Processors without AVX2 have panels of 4 columns, and kernels that read
+    // the beginning of each aligned.
+    if (parts[0].type == WeightType::kQ4 &&
+        panel_columns_ * column_bytes_ % 16 != 0) {
+      return absl::UnimplementedError(absl::StrCat(
+          "product '", name, "' has ", in_features(), " inputs; with weights ",
+          "of 4 bits this processor takes multiples of ", 2 * kQ4Block,
+          " only"));
+    }
     const int32_t tallest = op->ukernel.gemm.mr;
     const auto kernel_of = [&](int32_t height) {
       return reinterpret_cast<XnnKernel>(

@@ -25,11 +25,11 @@ namespace {
 // No kernel of XNNPACK takes more than 16 rows at once.
 constexpr int32_t kRows = 17;
 
-// Long sums with remainders for every vector width, kQ4 with an odd number of
-// blocks; outputs with a remainder for every tile, and fewer than the
-// narrowest.
+// Long sums with remainders for every vector width, kQ4 with whole blocks, an
+// even number because that is what every processor takes; outputs with a
+// remainder for every tile, and fewer than the narrowest.
 constexpr int32_t kInFeatures = 1027;
-constexpr int32_t kQ4InFeatures = 1056;
+constexpr int32_t kQ4InFeatures = 1088;
 constexpr int32_t kOutFeatures[] = {67, 3};
 
 // Numbers from a linear congruential generator.
