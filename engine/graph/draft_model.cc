@@ -319,8 +319,12 @@ class DraftModel::Impl {
     const int32_t drafts = rows - static_cast<int32_t>(requests.size());
     const int64_t vocab = config_.vocab_size;
     const float* scores = pass_.logits.data();
-    DELTAEDGE_RETURN_IF_ERROR(
-        target_->Head(pass_.h.data(), drafts, pass_.logits.data()));
+    for (int32_t done = 0; done < drafts; done += target_->max_rows()) {
+      DELTAEDGE_RETURN_IF_ERROR(
+          target_->Head(pass_.h.data() + int64_t{done} * hidden,
+                        std::min(drafts - done, target_->max_rows()),
+                        pass_.logits.data() + done * vocab));
+    }
     ArgMaxRows(drafts, config_.vocab_size, scores, vocab, best_.data(),
                Pool(drafts * vocab));
     const ArgMax* best = best_.data();
