@@ -28,7 +28,9 @@ namespace deltaedge {
 // session. One object given to several sessions must expect calls at the same
 // time. Calls of any session of the same engine from inside Propose() return
 // FailedPrecondition, Cancel(), Reset() and the counters excepted: their steps
-// take turns, and this is part of one.
+// take turns, and this is part of one. Sessions of another engine may be used,
+// such as one of a small model; engines that use one another both ways, each on
+// a thread of its own, would wait for each other for ever.
 class Drafter {
  public:
   virtual ~Drafter() = default;

@@ -321,23 +321,32 @@ absl::StatusOr<std::unique_ptr<BlockDrafter>> EngineImpl::MakeDrafter(
 
 namespace {
 
-// The engine whose step this thread is inside of.
-thread_local const EngineImpl* stepping = nullptr;
+// The engines whose steps this thread is inside of, the innermost first: a
+// drafter may use another engine, whose drafter may use yet another.
+struct Stepping {
+  const EngineImpl* engine;
+  const Stepping* outer;
+};
+thread_local const Stepping* stepping = nullptr;
 
 }  // namespace
 
 absl::Status EngineImpl::CheckOutsideStep() const {
-  if (stepping != this) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "called from inside Drafter::Propose: steps of an engine's sessions take "
-      "turns, and this is part of one");
+  for (const Stepping* step = stepping; step != nullptr; step = step->outer) {
+    if (step->engine != this) continue;
+    return absl::FailedPreconditionError(
+        "called from inside Drafter::Propose: steps of an engine's sessions "
+        "take turns, and this is part of one");
+  }
+  return absl::OkStatus();
 }
 
 void EngineImpl::Step(absl::Span<StepItem> items) {
   absl::MutexLock lock(&step_mutex);
-  stepping = this;
+  const Stepping step = {this, stepping};
+  stepping = &step;
   stepper->Step(items);
-  stepping = nullptr;
+  stepping = step.outer;
 }
 
 void EngineImpl::Rest() {

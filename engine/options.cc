@@ -2,6 +2,7 @@
 
 #include "engine/options.h"
 
+#include <cfloat>
 #include <cmath>
 
 #include "absl/container/flat_hash_set.h"
@@ -23,11 +24,12 @@ absl::Status CheckRange(const char* name, float value, float low, float high) {
       absl::StrCat(name, " is ", value, "; allowed are ", low, " to ", high));
 }
 
-// The same without `low` itself.
-absl::Status CheckAbove(const char* name, float value, float low, float high) {
-  if (value > low && value <= high) return absl::OkStatus();
+// Above 0, and not by less than the smallest normal number, which may count as
+// 0 or not, as the caller's floating-point mode has it.
+absl::Status CheckAboveZero(const char* name, float value, float high) {
+  if (value >= FLT_MIN && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      name, " is ", value, "; allowed is more than ", low, ", to ", high));
+      name, " is ", value, "; allowed are ", FLT_MIN, " to ", high));
 }
 
 }  // namespace
@@ -37,6 +39,18 @@ absl::Status Validate(const EngineOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_threads is ", options.num_threads,
                      "; allowed are 0 (all that are there) to 256"));
+  }
+  if (options.verify != EngineOptions::Verify::kStructure &&
+      options.verify != EngineOptions::Verify::kChecksums) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("verify is ", static_cast<int>(options.verify),
+                     "; allowed are kStructure and kChecksums"));
+  }
+  if (options.packed_weights != EngineOptions::PackedWeights::kFile &&
+      options.packed_weights != EngineOptions::PackedWeights::kMemory) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "packed_weights is ", static_cast<int>(options.packed_weights),
+        "; allowed are kFile and kMemory"));
   }
   return absl::OkStatus();
 }
@@ -78,10 +92,10 @@ absl::Status Validate(const SamplingOptions& options) {
         absl::StrCat("top_k is ", options.top_k,
                      "; allowed are 0 (all) or a number of tokens"));
   }
-  DELTAEDGE_RETURN_IF_ERROR(CheckAbove("top_p", options.top_p, 0.0f, 1.0f));
+  DELTAEDGE_RETURN_IF_ERROR(CheckAboveZero("top_p", options.top_p, 1.0f));
   DELTAEDGE_RETURN_IF_ERROR(CheckRange("min_p", options.min_p, 0.0f, 1.0f));
-  DELTAEDGE_RETURN_IF_ERROR(CheckAbove(
-      "repetition_penalty", options.repetition_penalty, 0.0f, 100.0f));
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckAboveZero("repetition_penalty", options.repetition_penalty, 100.0f));
   DELTAEDGE_RETURN_IF_ERROR(CheckRange(
       "presence_penalty", options.presence_penalty, -100.0f, 100.0f));
   DELTAEDGE_RETURN_IF_ERROR(CheckRange(

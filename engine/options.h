@@ -51,8 +51,9 @@ struct EngineOptions {
     kMemory,  // Make no file and look for none.
   };
   PackedWeights packed_weights = PackedWeights::kFile;
-  // Where such files are, of models of any size: a folder, which must exist.
-  // Empty: beside the model files.
+  // Where such files are, of models of any size: a folder. In one that does not
+  // exist there are none, as above. Files take the models' names, so models of
+  // the same name want a folder each. Empty: beside the model files.
   std::string packed_folder = "";
 };
 

@@ -121,6 +121,44 @@ TEST_F(DrafterCallsTest, StepMany) {
   });
 }
 
+// A step of another engine in between does not make it forget.
+TEST_F(DrafterCallsTest, AfterUsingAnotherEngine) {
+  EngineOptions options;
+  options.num_threads = 1;
+  auto second = Engine::Open(
+      {testing::Runfile("tests/testdata/models/t.gdn"), ""}, options);
+  ASSERT_TRUE(second.ok()) << second.status();
+  auto small = (*second)->NewSession();
+  ASSERT_TRUE(small.ok());
+  ASSERT_TRUE((*small)->Prefill({1, 2, 3}).ok());
+  ExpectRefused([&] {
+    EXPECT_EQ(Say(**small).size(), 6u);
+    return other_->Prefill({4, 5});
+  });
+}
+
+// Nor does a way round through another engine's drafter.
+TEST_F(DrafterCallsTest, ThroughAnotherEnginesDrafter) {
+  EngineOptions options;
+  options.num_threads = 1;
+  auto second = Engine::Open(
+      {testing::Runfile("tests/testdata/models/t.gdn"), ""}, options);
+  ASSERT_TRUE(second.ok()) << second.status();
+  auto inner = std::make_shared<Calling>();
+  SessionOptions with;
+  with.drafter = inner;
+  with.draft_tokens = 1;
+  auto small = (*second)->NewSession(with);
+  ASSERT_TRUE(small.ok());
+  ASSERT_TRUE((*small)->Prefill({1, 2, 3}).ok());
+  inner->call = [this] { return other_->Prefill({4, 5}); };
+  ExpectRefused([&] {
+    EXPECT_EQ(Say(**small).size(), 6u);
+    return inner->outcomes.empty() ? absl::InternalError("not asked")
+                                   : inner->outcomes.back();
+  });
+}
+
 TEST_F(DrafterCallsTest, WhatOnlyLooksIsFine) {
   drafter_->call = [this] {
     return session_->position() >= 3 && other_->position() == 3 &&

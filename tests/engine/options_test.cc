@@ -40,7 +40,8 @@ struct FloatField {
 constexpr FloatField kFields[] = {
     {"temperature", &SamplingOptions::temperature, 0.0f, 100.0f, -1e-40f,
      100.1f},
-    {"top_p", &SamplingOptions::top_p, 1e-30f, 1.0f, 0.0f, 1.0001f},
+    // Whether 1e-42 is 0 would depend on the floating-point mode.
+    {"top_p", &SamplingOptions::top_p, 1e-30f, 1.0f, 1e-42f, 1.0001f},
     {"min_p", &SamplingOptions::min_p, 0.0f, 1.0f, -0.01f, 1.0001f},
     {"repetition_penalty", &SamplingOptions::repetition_penalty, 1e-30f, 100.0f,
      0.0f, 100.1f},
@@ -49,6 +50,20 @@ constexpr FloatField kFields[] = {
     {"frequency_penalty", &SamplingOptions::frequency_penalty, -100.0f, 100.0f,
      -100.1f, 100.1f},
 };
+
+TEST(EngineOptionsTest, EnumsOutsideTheirRangeAreNamed) {
+  absl::Status status = Changed<EngineOptions>([](EngineOptions* o) {
+    o->verify = static_cast<EngineOptions::Verify>(99);
+  });
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), StartsWith("verify is 99;"));
+  status = Changed<EngineOptions>([](EngineOptions* o) {
+    o->packed_weights = static_cast<EngineOptions::PackedWeights>(-7);
+  });
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("packed_weights is -7;"));
+}
 
 TEST(SamplingOptionsTest, EveryNumberHasARange) {
   EXPECT_EQ(Validate(SamplingOptions()), absl::OkStatus());
