@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/fp_mode.h"
@@ -208,7 +209,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
     linear_options.arena = std::make_shared<HugePageArena>();
     DELTAEDGE_RETURN_IF_ERROR(MakeProducts(
         *impl->target_file, files.target, options, linear_options,
-        [&](const LinearOptions& with) {
+        [&](const LinearOptions& with) ABSL_NO_THREAD_SAFETY_ANALYSIS {
           absl::StatusOr<std::unique_ptr<TargetModel>> made =
               MakeTargetModel(config, impl->target_file->target_weights(), taps,
                               EngineImpl::kChunkRows, with, pool);
@@ -222,7 +223,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
       std::string how;
       DELTAEDGE_RETURN_IF_ERROR(MakeProducts(
           *impl->draft_file, files.draft, options, linear_options,
-          [&](const LinearOptions& with) {
+          [&](const LinearOptions& with) ABSL_NO_THREAD_SAFETY_ANALYSIS {
             absl::StatusOr<std::unique_ptr<DraftModel>> made =
                 DraftModel::Create(impl->draft_file->draft_config(),
                                    impl->draft_file->draft_weights(),

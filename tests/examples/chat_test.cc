@@ -114,8 +114,8 @@ TEST(Prompt, StandardInputIsNotRead) {
 }
 
 TEST(Prompt, StatsTellSpeedAcceptanceAndTime) {
-  const Outcome outcome =
-      RunToEnd(Chat({"--prompt=What is a dog?", "--stats"}));
+  const Outcome outcome = RunToEnd(
+      Chat({"--prompt=What is a dog?", "--stats", "--draft_tokens=7"}));
   EXPECT_EQ(outcome.status, 0);
   EXPECT_EQ(outcome.out, kDog);
   EXPECT_EQ(Figure(outcome.err, "prompt", "tokens,"), 13) << outcome.err;
