@@ -734,7 +734,8 @@ TEST(ForkTest, InAPromptOfStepMany) {
   auto source = scenario.NewSession(scenario.options());
   ASSERT_TRUE(source->StartPrefill(prompt).ok());
   const auto step = [&] {
-    const auto statuses = scenario.engine().StepMany({{source.get()}});
+    Session* const sessions[] = {source.get()};
+    const auto statuses = scenario.engine().StepMany(sessions);
     ASSERT_TRUE(statuses.ok() && (*statuses)[0].ok());
   };
   std::vector<std::unique_ptr<Session>> forks;
