@@ -494,8 +494,7 @@ void KvCopy(const KvView& from, int64_t rows, const KvView& to) {
 bool CheckAttentionBlock(const AttentionBlock& block, ArgumentError* error) {
   const auto fail = [error](const char* argument, int64_t index, int64_t value,
                             const char* allowed) {
-    *error = ArgumentError{argument, index, value, allowed};
-    return false;
+    return FailArgument(error, argument, index, value, allowed);
   };
   const KvView& kv = block.kv;
   if (block.rows < 0) return fail("rows", -1, block.rows, ">= 0");

@@ -20,6 +20,14 @@ struct ArgumentError {
   const char* allowed;  // e.g. "at least 0"
 };
 
+// For Check functions: tells `*error`, which may be null, what is unsound.
+// Returns false.
+inline bool FailArgument(ArgumentError* error, const char* argument,
+                         int64_t index, int64_t value, const char* allowed) {
+  if (error != nullptr) *error = {argument, index, value, allowed};
+  return false;
+}
+
 // The error as a sentence, the index in its brackets, e.g.
 // "sequence[3].fold_rows is -1; allowed: at least 0".
 inline std::string ToString(const ArgumentError& error) {

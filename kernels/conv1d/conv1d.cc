@@ -77,21 +77,16 @@ constexpr int64_t kMaxStride = int64_t{1} << 30;
 // A multiple of every vector, so that only a row's end has a part of one.
 constexpr size_t kItemChannels = 1024;
 
-bool Fail(ArgumentError* error, const char* argument, int64_t value,
-          const char* allowed) {
-  if (error != nullptr) *error = {argument, -1, value, allowed};
-  return false;
-}
-
 bool CheckPointer(ArgumentError* error, const char* argument,
                   const void* pointer) {
-  return pointer != nullptr || Fail(error, argument, 0, "not null");
+  return pointer != nullptr || FailArgument(error, argument, -1, 0, "not null");
 }
 
 bool CheckStride(ArgumentError* error, const char* argument, int64_t stride,
                  int32_t channels) {
   return (stride >= channels && stride <= kMaxStride) ||
-         Fail(error, argument, stride, "at least channels, at most 2^30");
+         FailArgument(error, argument, -1, stride,
+                      "at least channels, at most 2^30");
 }
 
 bool Overlap(const float* a, int64_t a_floats, const float* b,
@@ -111,15 +106,16 @@ void RunRow(void* context, size_t row, size_t begin, size_t count) {
 
 bool CheckConv1dBlock(const Conv1dBlock& block, ArgumentError* error) {
   if (block.channels < 1 || block.channels > kMaxChannels) {
-    return Fail(error, "channels", block.channels, "1 to 2^28");
+    return FailArgument(error, "channels", -1, block.channels, "1 to 2^28");
   }
-  if (block.rows < 0) return Fail(error, "rows", block.rows, "at least 0");
+  if (block.rows < 0)
+    return FailArgument(error, "rows", -1, block.rows, "at least 0");
   if (block.position < 0 || block.position > INT64_MAX - block.rows) {
-    return Fail(error, "position", block.position,
-                "at least 0, with rows no overflow");
+    return FailArgument(error, "position", -1, block.position,
+                        "at least 0, with rows no overflow");
   }
   if (block.ring_rows < 3) {
-    return Fail(error, "ring_rows", block.ring_rows, "at least 3");
+    return FailArgument(error, "ring_rows", -1, block.ring_rows, "at least 3");
   }
   if (block.rows == 0) return true;
   if (block.position > 0 && !CheckPointer(error, "ring", block.ring)) {
@@ -138,14 +134,14 @@ bool CheckConv1dBlock(const Conv1dBlock& block, ArgumentError* error) {
   const int64_t ring_floats =
       block.position > 0 ? block.ring_rows * channels : 0;
   if (Overlap(block.out, out_floats, block.x, x_floats)) {
-    return Fail(error, "out", 0, "no overlap with x");
+    return FailArgument(error, "out", -1, 0, "no overlap with x");
   }
   if (ring_floats > 0 &&
       Overlap(block.out, out_floats, block.ring, ring_floats)) {
-    return Fail(error, "out", 0, "no overlap with ring");
+    return FailArgument(error, "out", -1, 0, "no overlap with ring");
   }
   if (Overlap(block.out, out_floats, block.weight, 4 * channels)) {
-    return Fail(error, "out", 0, "no overlap with weight");
+    return FailArgument(error, "out", -1, 0, "no overlap with weight");
   }
   return true;
 }

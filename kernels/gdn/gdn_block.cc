@@ -438,12 +438,6 @@ constexpr uintptr_t kStateAlignment = 64;
 constexpr int64_t kMaxStateFloats = int64_t{1} << 28;
 constexpr int64_t kMaxStride = int64_t{1} << 30;
 
-bool Fail(ArgumentError* error, const char* argument, int64_t index,
-          int64_t value, const char* allowed) {
-  if (error != nullptr) *error = {argument, index, value, allowed};
-  return false;
-}
-
 // Memory that a block reads or writes.
 struct Region {
   const char* argument = "";
@@ -544,20 +538,21 @@ bool Overlap(const Region& a, const Region& b) {
 
 bool CheckShape(const GdnShape& shape, ArgumentError* error) {
   if (shape.k_heads < 1) {
-    return Fail(error, "shape.k_heads", -1, shape.k_heads, "at least 1");
+    return FailArgument(error, "shape.k_heads", -1, shape.k_heads,
+                        "at least 1");
   }
   if (shape.v_heads < 1 || shape.v_heads % shape.k_heads != 0) {
-    return Fail(error, "shape.v_heads", -1, shape.v_heads,
-                "a multiple of shape.k_heads, at least that");
+    return FailArgument(error, "shape.v_heads", -1, shape.v_heads,
+                        "a multiple of shape.k_heads, at least that");
   }
   if (shape.k_dim < 1 || shape.k_dim > kGdnMaxKeyDim) {
-    return Fail(error, "shape.k_dim", -1, shape.k_dim, "1 to 256");
+    return FailArgument(error, "shape.k_dim", -1, shape.k_dim, "1 to 256");
   }
   const int64_t limit = kMaxStateFloats / shape.k_dim / shape.v_heads;
   if (shape.v_dim < 1 ||
       static_cast<int64_t>(Tiles(shape) * kTileColumns) > limit) {
-    return Fail(error, "shape.v_dim", -1, shape.v_dim,
-                "at least 1, and a state of at most 2^28 floats");
+    return FailArgument(error, "shape.v_dim", -1, shape.v_dim,
+                        "at least 1, and a state of at most 2^28 floats");
   }
   return true;
 }
@@ -567,8 +562,8 @@ bool CheckState(const char* argument, int64_t index, const float* state,
   const uintptr_t distance =
       reinterpret_cast<uintptr_t>(state) % kStateAlignment;
   if (distance != 0) {
-    return Fail(error, argument, index, static_cast<int64_t>(distance),
-                "aligned to 64 bytes");
+    return FailArgument(error, argument, index, static_cast<int64_t>(distance),
+                        "aligned to 64 bytes");
   }
   return true;
 }
@@ -576,7 +571,7 @@ bool CheckState(const char* argument, int64_t index, const float* state,
 bool CheckSequence(const GdnBlock& block, int64_t index, ArgumentError* error) {
   const GdnSequence& sequence = block.sequence[index];
   if (sequence.state == nullptr) {
-    return Fail(error, "sequence[].state", index, 0, "not null");
+    return FailArgument(error, "sequence[].state", index, 0, "not null");
   }
   if (!CheckState("sequence[].state", index, sequence.state, error) ||
       !CheckState("sequence[].folded", index, sequence.folded, error) ||
@@ -584,28 +579,28 @@ bool CheckSequence(const GdnBlock& block, int64_t index, ArgumentError* error) {
     return false;
   }
   if (sequence.fold_rows < 0) {
-    return Fail(error, "sequence[].fold_rows", index, sequence.fold_rows,
-                "at least 0");
+    return FailArgument(error, "sequence[].fold_rows", index,
+                        sequence.fold_rows, "at least 0");
   }
   if (sequence.fold_rows > 0) {
     const char* allowed = "not null when fold_rows is not 0";
     if (sequence.fold.k == nullptr) {
-      return Fail(error, "sequence[].fold.k", index, 0, allowed);
+      return FailArgument(error, "sequence[].fold.k", index, 0, allowed);
     }
     if (sequence.fold.u == nullptr) {
-      return Fail(error, "sequence[].fold.u", index, 0, allowed);
+      return FailArgument(error, "sequence[].fold.u", index, 0, allowed);
     }
     if (sequence.fold.gamma == nullptr) {
-      return Fail(error, "sequence[].fold.gamma", index, 0, allowed);
+      return FailArgument(error, "sequence[].fold.gamma", index, 0, allowed);
     }
   }
   if (sequence.record.k != nullptr) {
     const char* allowed = "not null when record.k is not null";
     if (sequence.record.u == nullptr) {
-      return Fail(error, "sequence[].record.u", index, 0, allowed);
+      return FailArgument(error, "sequence[].record.u", index, 0, allowed);
     }
     if (sequence.record.gamma == nullptr) {
-      return Fail(error, "sequence[].record.gamma", index, 0, allowed);
+      return FailArgument(error, "sequence[].record.gamma", index, 0, allowed);
     }
   }
   if (sequence.each != nullptr) {
@@ -620,22 +615,22 @@ bool CheckSequence(const GdnBlock& block, int64_t index, ArgumentError* error) {
 
 bool CheckRows(const GdnBlock& block, ArgumentError* error) {
   if (block.sequences < 0) {
-    return Fail(error, "sequences", -1, block.sequences, "at least 0");
+    return FailArgument(error, "sequences", -1, block.sequences, "at least 0");
   }
   if (block.row_begin == nullptr) {
-    return Fail(error, "row_begin", -1, 0, "not null");
+    return FailArgument(error, "row_begin", -1, 0, "not null");
   }
   if (block.row_begin[0] != 0) {
-    return Fail(error, "row_begin[]", 0, block.row_begin[0], "0");
+    return FailArgument(error, "row_begin[]", 0, block.row_begin[0], "0");
   }
   for (int64_t i = 0; i < block.sequences; ++i) {
     if (block.row_begin[i + 1] < block.row_begin[i]) {
-      return Fail(error, "row_begin[]", i + 1, block.row_begin[i + 1],
-                  "at least the element before");
+      return FailArgument(error, "row_begin[]", i + 1, block.row_begin[i + 1],
+                          "at least the element before");
     }
   }
   if (block.sequences > 0 && block.sequence == nullptr) {
-    return Fail(error, "sequence", -1, 0, "not null");
+    return FailArgument(error, "sequence", -1, 0, "not null");
   }
   return true;
 }
@@ -643,8 +638,8 @@ bool CheckRows(const GdnBlock& block, ArgumentError* error) {
 bool CheckStride(const char* argument, int64_t stride, int64_t floats,
                  ArgumentError* error) {
   if (stride < floats || stride > kMaxStride) {
-    return Fail(error, argument, -1, stride,
-                "at least a row's floats, at most 2^30");
+    return FailArgument(error, argument, -1, stride,
+                        "at least a row's floats, at most 2^30");
   }
   return true;
 }
@@ -653,14 +648,14 @@ bool CheckInputs(const GdnBlock& block, ArgumentError* error) {
   if (block.row_begin[block.sequences] == 0) return true;
   const char* allowed = "not null";
   if (block.out != nullptr && block.q == nullptr) {
-    return Fail(error, "q", -1, 0, "not null when out is not null");
+    return FailArgument(error, "q", -1, 0, "not null when out is not null");
   }
-  if (block.k == nullptr) return Fail(error, "k", -1, 0, allowed);
-  if (block.v == nullptr) return Fail(error, "v", -1, 0, allowed);
+  if (block.k == nullptr) return FailArgument(error, "k", -1, 0, allowed);
+  if (block.v == nullptr) return FailArgument(error, "v", -1, 0, allowed);
   if (block.log_decay == nullptr) {
-    return Fail(error, "log_decay", -1, 0, allowed);
+    return FailArgument(error, "log_decay", -1, 0, allowed);
   }
-  if (block.beta == nullptr) return Fail(error, "beta", -1, 0, allowed);
+  if (block.beta == nullptr) return FailArgument(error, "beta", -1, 0, allowed);
   const int64_t k_floats = int64_t{block.shape.k_heads} * block.shape.k_dim;
   const int64_t v_floats = int64_t{block.shape.v_heads} * block.shape.v_dim;
   if (!CheckStride("k_stride", block.k_stride, k_floats, error) ||
@@ -686,8 +681,9 @@ bool CheckOverlaps(const GdnBlock& block, ArgumentError* error) {
                                 i == kFoldedRegion && j == kStateRegion &&
                                 region.data == other.data;
           if (in_place) continue;
-          return Fail(error, region.argument, owner, other_owner,
-                      "no overlap with anything else that the block uses");
+          return FailArgument(
+              error, region.argument, owner, other_owner,
+              "no overlap with anything else that the block uses");
         }
       }
     }

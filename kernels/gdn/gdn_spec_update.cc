@@ -22,12 +22,6 @@ constexpr int64_t kMaxStride = int64_t{1} << 30;
 constexpr float kL2Eps = 1e-6f;
 static_assert(sizeof(float) == kElement && sizeof(int32_t) == kElement, "");
 
-bool Fail(ArgumentError* error, const char* argument, int64_t index,
-          int64_t value, const char* allowed) {
-  if (error != nullptr) *error = {argument, index, value, allowed};
-  return false;
-}
-
 int64_t KeyFloats(const GdnShape& shape) {
   return int64_t{shape.k_heads} * shape.k_dim;
 }
@@ -90,13 +84,13 @@ bool CheckSizes(const GdnSpecUpdateArgs& args, ArgumentError* error) {
   block.row_begin = &no_rows;
   if (!CheckGdnBlock(block, error)) return false;
   if (args.tokens < 0) {
-    return Fail(error, "tokens", -1, args.tokens, "at least 0");
+    return FailArgument(error, "tokens", -1, args.tokens, "at least 0");
   }
   if (args.sequences < 0) {
-    return Fail(error, "sequences", -1, args.sequences, "at least 0");
+    return FailArgument(error, "sequences", -1, args.sequences, "at least 0");
   }
   if (args.slots < 0) {
-    return Fail(error, "slots", -1, args.slots, "at least 0");
+    return FailArgument(error, "slots", -1, args.slots, "at least 0");
   }
   return true;
 }
@@ -110,39 +104,42 @@ int64_t Whole(double value) {
 
 bool CheckConstants(const GdnSpecUpdateArgs& args, ArgumentError* error) {
   if (args.softplus_beta != 1.0) {
-    return Fail(error, "softplus_beta", -1, Whole(args.softplus_beta),
-                "exactly 1");
+    return FailArgument(error, "softplus_beta", -1, Whole(args.softplus_beta),
+                        "exactly 1");
   }
   if (args.softplus_threshold != 20.0) {
-    return Fail(error, "softplus_threshold", -1, Whole(args.softplus_threshold),
-                "exactly 20");
+    return FailArgument(error, "softplus_threshold", -1,
+                        Whole(args.softplus_threshold), "exactly 20");
   }
   if (!(std::fabs(args.scale) <= std::numeric_limits<float>::max())) {
-    return Fail(error, "scale", -1, Whole(args.scale), "a finite float");
+    return FailArgument(error, "scale", -1, Whole(args.scale),
+                        "a finite float");
   }
   return true;
 }
 
 bool CheckLengths(const GdnSpecUpdateArgs& args, ArgumentError* error) {
   if (args.columns < 2) {
-    return Fail(error, "columns", -1, args.columns, "at least 2");
+    return FailArgument(error, "columns", -1, args.columns, "at least 2");
   }
   const int32_t* begin = args.cu_seqlens;
-  if (begin == nullptr) return Fail(error, "cu_seqlens", -1, 0, "not null");
-  if (begin[0] != 0) return Fail(error, "cu_seqlens[]", 0, begin[0], "0");
+  if (begin == nullptr)
+    return FailArgument(error, "cu_seqlens", -1, 0, "not null");
+  if (begin[0] != 0)
+    return FailArgument(error, "cu_seqlens[]", 0, begin[0], "0");
   for (int64_t i = 0; i < args.sequences; ++i) {
     if (Length(args, i) < 0) {
-      return Fail(error, "cu_seqlens[]", i + 1, begin[i + 1],
-                  "at least the element before");
+      return FailArgument(error, "cu_seqlens[]", i + 1, begin[i + 1],
+                          "at least the element before");
     }
     if (Length(args, i) >= args.columns) {
-      return Fail(error, "cu_seqlens[]", i + 1, begin[i + 1],
-                  "at most columns - 1 above the element before");
+      return FailArgument(error, "cu_seqlens[]", i + 1, begin[i + 1],
+                          "at most columns - 1 above the element before");
     }
   }
   if (begin[args.sequences] != args.tokens) {
-    return Fail(error, "cu_seqlens[]", args.sequences, begin[args.sequences],
-                "tokens, in the last element");
+    return FailArgument(error, "cu_seqlens[]", args.sequences,
+                        begin[args.sequences], "tokens, in the last element");
   }
   return true;
 }
@@ -167,12 +164,12 @@ struct Region {
 
 bool CheckRegion(const Region& region, ArgumentError* error) {
   if (region.data == nullptr) {
-    return Fail(error, region.argument, -1, 0, "not null");
+    return FailArgument(error, region.argument, -1, 0, "not null");
   }
   if (region.stride_argument != nullptr &&
       (region.stride < region.width || region.stride > kMaxStride)) {
-    return Fail(error, region.stride_argument, -1, region.stride,
-                "at least a row, at most 2^30");
+    return FailArgument(error, region.stride_argument, -1, region.stride,
+                        "at least a row, at most 2^30");
   }
   return true;
 }
@@ -182,7 +179,7 @@ bool CheckAligned(const char* argument, const void* data,
   const int64_t distance = static_cast<int64_t>(
       reinterpret_cast<uintptr_t>(data) % uintptr_t{kAlignment});
   if (distance == 0) return true;
-  return Fail(error, argument, -1, distance, "aligned to 64 bytes");
+  return FailArgument(error, argument, -1, distance, "aligned to 64 bytes");
 }
 
 bool CheckMemory(const GdnSpecUpdateArgs& args, ArgumentError* error) {
@@ -237,25 +234,25 @@ bool CheckMemory(const GdnSpecUpdateArgs& args, ArgumentError* error) {
     if (!CheckRegion(region, error)) return false;
   }
   if (args.state_stride % (kAlignment / kElement) != 0) {
-    return Fail(error, "state_stride", -1, args.state_stride,
-                "a multiple of 16");
+    return FailArgument(error, "state_stride", -1, args.state_stride,
+                        "a multiple of 16");
   }
   if (!CheckAligned("initial_state_source", args.initial_state_source, error) ||
       !CheckAligned("workspace", args.workspace, error)) {
     return false;
   }
   if (args.workspace_bytes < needed) {
-    return Fail(error, "workspace_bytes", -1, args.workspace_bytes,
-                "at least GdnSpecUpdateWorkspace()");
+    return FailArgument(error, "workspace_bytes", -1, args.workspace_bytes,
+                        "at least GdnSpecUpdateWorkspace()");
   }
   for (size_t i = 0; i < kWritten; ++i) {
     for (size_t j = i + 1; j < sizeof(regions) / sizeof(regions[0]); ++j) {
       const Region& one = regions[i];
       const Region& other = regions[j];
       if (one.begin() < other.end() && other.begin() < one.end()) {
-        return Fail(error, one.argument, -1,
-                    static_cast<int64_t>(one.begin() - other.begin()),
-                    other.apart);
+        return FailArgument(error, one.argument, -1,
+                            static_cast<int64_t>(one.begin() - other.begin()),
+                            other.apart);
       }
     }
   }
@@ -269,25 +266,26 @@ bool CheckTable(const GdnSpecUpdateArgs& args, ArgumentError* error) {
     if (Length(args, i) == 0) continue;
     const int32_t accepted = args.num_accepted_tokens[i];
     if (accepted < 0 || accepted >= args.columns) {
-      return Fail(error, "num_accepted_tokens[]", i, accepted,
-                  "0 to columns - 1");
+      return FailArgument(error, "num_accepted_tokens[]", i, accepted,
+                          "0 to columns - 1");
     }
     const int32_t column = args.block_columns[i];
     if (column < 0 || column >= args.columns) {
-      return Fail(error, "block_columns[]", i, column, "0 to columns - 1");
+      return FailArgument(error, "block_columns[]", i, column,
+                          "0 to columns - 1");
     }
     const int32_t* row = args.spec_state_indices + i * args.index_stride;
     for (int64_t c = 0; c < args.columns; ++c) {
       const int32_t slot = row[c];
       const int64_t index = i * args.columns + c;
       if (slot < 0 || slot >= args.slots) {
-        return Fail(error, "spec_state_indices[]", index, slot,
-                    "0 to slots - 1");
+        return FailArgument(error, "spec_state_indices[]", index, slot,
+                            "0 to slots - 1");
       }
       const unsigned bit = 1u << (slot % 8);
       if ((seen[slot / 8] & bit) != 0) {
-        return Fail(error, "spec_state_indices[]", index, slot,
-                    "a slot that no element before it names");
+        return FailArgument(error, "spec_state_indices[]", index, slot,
+                            "a slot that no element before it names");
       }
       seen[slot / 8] = static_cast<unsigned char>(seen[slot / 8] | bit);
     }
@@ -323,7 +321,7 @@ bool CheckGdnSpecUpdate(const GdnSpecUpdateArgs& args, ArgumentError* error) {
   }
   if (args.tokens == 0) return true;
   if (args.slots < args.columns) {
-    return Fail(error, "slots", -1, args.slots, "at least columns");
+    return FailArgument(error, "slots", -1, args.slots, "at least columns");
   }
   return CheckMemory(args, error) && CheckTable(args, error);
 }

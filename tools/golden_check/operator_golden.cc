@@ -226,8 +226,7 @@ absl::Status CheckDeltaRule(const Case& c) {
     ArgumentError error;
     if (!CheckGdnBlock(block, &error)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the kernel refuses ", error.argument, " [", error.index,
-                       "] of ", error.value, "; it must be ", error.allowed));
+          absl::StrCat("the kernel refuses: ", ToString(error)));
     }
     GdnForward(block, nullptr);
 
