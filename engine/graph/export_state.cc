@@ -16,8 +16,6 @@ namespace deltaedge {
 
 namespace {
 
-constexpr int32_t kConvColumns = 3;
-
 // Index of `layer` among the layers of its kind.
 absl::StatusOr<int32_t> IndexOfKind(const TargetConfig& config, int32_t layer,
                                     LayerKind kind) {
@@ -65,14 +63,12 @@ absl::Status ExportConvColumns(const TargetConfig& config, int32_t layer,
       IndexOfKind(config, layer, LayerKind::kGatedDeltaNet));
   RecurrentStore& store = sequence->recurrent;
   const int64_t channels = store.shape().column_floats;
-  columns->assign(kConvColumns * channels, 0.0f);
-  for (int32_t i = 0; i < kConvColumns; ++i) {
-    const int64_t position = sequence->cursor.length() - kConvColumns + i;
+  columns->assign(kWindowColumns * channels, 0.0f);
+  for (int32_t i = 0; i < kWindowColumns; ++i) {
+    const int64_t position = sequence->cursor.length() - kWindowColumns + i;
     if (position < 0) continue;
-    std::memcpy(
-        columns->data() + i * channels,
-        store.ring(index) + position % store.shape().ring_rows() * channels,
-        channels * sizeof(float));
+    std::memcpy(columns->data() + i * channels, store.column(index, position),
+                channels * sizeof(float));
   }
   return absl::OkStatus();
 }

@@ -395,7 +395,7 @@ class TargetModelImpl : public TargetModel {
       store.WriteColumns(index, pass.plan.position, rows, x, width);
       return;
     }
-    const int32_t tail = std::min(rows, 3);
+    const int32_t tail = std::min(rows, kWindowColumns);
     for (int32_t t = 0; t < tail; ++t) {
       std::memcpy(pass.spare->columns(index) + t * channels,
                   x + (rows - tail + t) * width, channels * sizeof(float));

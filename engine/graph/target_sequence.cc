@@ -107,11 +107,10 @@ void CopyTargetSequence(const TargetConfig& config, TargetSequence* from,
   for (int32_t i = 0; i < shape.layers; ++i) {
     CopyRecurrentState(config, from, cursor, i,
                        to->recurrent.state(i, to->cursor.column()), pool);
-    for (int64_t p = std::max<int64_t>(0, length - 3); p < length; ++p) {
-      to->recurrent.WriteColumns(
-          i, p, 1,
-          from->recurrent.ring(i) + p % shape.ring_rows() * shape.column_floats,
-          shape.column_floats);
+    for (int64_t p = std::max<int64_t>(0, length - kWindowColumns); p < length;
+         ++p) {
+      to->recurrent.WriteColumns(i, p, 1, from->recurrent.column(i, p),
+                                 shape.column_floats);
     }
   }
 }

@@ -12,8 +12,6 @@ namespace deltaedge {
 
 namespace {
 
-constexpr int32_t kWindowColumns = 3;
-
 absl::StatusOr<std::vector<AlignedArray<float>>> AllocateArrays(
     int32_t count, int64_t floats, const char* what) {
   std::vector<AlignedArray<float>> result;
@@ -60,8 +58,8 @@ void RecurrentStore::WriteColumns(int32_t layer, int64_t position, int32_t rows,
                                   const float* x, int64_t x_stride) {
   const int64_t columns = shape_.column_floats;
   for (int32_t t = 0; t < rows; ++t) {
-    std::memcpy(ring(layer) + ((position + t) % shape_.ring_rows()) * columns,
-                x + t * x_stride, columns * sizeof(float));
+    std::memcpy(column(layer, position + t), x + t * x_stride,
+                columns * sizeof(float));
   }
 }
 

@@ -13,6 +13,9 @@
 
 namespace deltaedge {
 
+// Columns before a row that its convolution sees.
+inline constexpr int32_t kWindowColumns = 3;
+
 // Sizes of a RecurrentStore, per GDN layer. The layout of a state is the delta
 // rule kernel's; this floor only knows how many floats it takes.
 struct RecurrentShape {
@@ -36,7 +39,7 @@ struct RecurrentShape {
                : 2 * block_rows * (key_floats + update_floats + decay_floats);
   }
   // Rows of the convolution's ring: a block and the 3 columns before it.
-  int32_t ring_rows() const { return block_rows + 3; }
+  int32_t ring_rows() const { return block_rows + kWindowColumns; }
   int64_t bytes() const {
     return layers *
            (state_columns() * state_floats + journal_floats() +
@@ -81,6 +84,11 @@ class RecurrentStore {
   // `which`: 0 or 1. Null pointers with kSlots.
   JournalRows journal(int32_t layer, int32_t which);
   float* ring(int32_t layer) { return ring_[layer].data(); }
+
+  // The raw column of `position`, which is overwritten ring_rows later.
+  float* column(int32_t layer, int64_t position) {
+    return ring(layer) + position % shape_.ring_rows() * shape_.column_floats;
+  }
 
   // Copies raw columns [rows, column_floats] of positions position.. into the
   // ring; rows <= ring_rows, x_stride in floats.
