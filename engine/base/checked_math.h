@@ -48,6 +48,9 @@ constexpr std::optional<int64_t> CheckedRoundUp(int64_t value, int64_t unit) {
   return sum ? std::optional<int64_t>(*sum / unit * unit) : std::nullopt;
 }
 
+// a / b, rounded up. 0 <= a, 0 < b, and a + b fits.
+constexpr int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 }  // namespace deltaedge
 
 #endif  // DELTAEDGE_ENGINE_BASE_CHECKED_MATH_H_

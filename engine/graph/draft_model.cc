@@ -121,9 +121,8 @@ class DraftModel::Impl {
     const int32_t widest =
         std::max({weights_.fc.cols, attention.queries(),
                   static_cast<int32_t>(config_.intermediate_size)});
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        input_,
-        LinearInput::Allocate(std::max(max_rows_, kMaxPassRows), widest));
+    DELTAEDGE_ASSIGN_OR_RETURN(input_,
+                               LinearInput::Allocate(max_rows_, widest));
     DELTAEDGE_RETURN_IF_ERROR(ReservePass(config_.block_size));
     ranges_.resize(kMaxPassRows);
     best_.resize(kMaxPassRows);
@@ -419,7 +418,7 @@ class DraftModel::Impl {
 
   const DraftWeights weights_;
   TargetModel* const target_;
-  const int32_t max_rows_;
+  const int32_t max_rows_;  // At least kMaxPassRows.
   const LinearOptions options_;
   const pthreadpool_t pool_;
   std::unique_ptr<Linear> fc_;

@@ -5,13 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/base/bfloat16.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
@@ -49,11 +49,8 @@ class ReferenceLinear final : public Linear {
              static_cast<const int8_t*>(matrix.data)[i];
     }
     const int pair = static_cast<const uint8_t*>(matrix.data)[i / 2];
-    const uint32_t bits =
-        uint32_t{static_cast<const uint16_t*>(matrix.scales)[i / kQ4Block]}
-        << 16;
-    float scale;
-    std::memcpy(&scale, &bits, sizeof(scale));
+    const float scale = FloatFromBfloat16(
+        static_cast<const uint16_t*>(matrix.scales)[i / kQ4Block]);
     return double{scale} * ((i % 2 == 0 ? pair & 15 : pair >> 4) - 8);
   }
 

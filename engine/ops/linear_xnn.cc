@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -17,6 +16,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/base/aligned_buffer.h"
+#include "engine/base/bfloat16.h"
+#include "engine/base/checked_math.h"
 #include "engine/base/huge_page_arena.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/weights.h"
@@ -43,8 +44,6 @@ static_assert(sizeof(RowQuantization) == sizeof(xnn_qd8_quantization_params) &&
 constexpr int64_t kChunkBytes = int64_t{256} << 10;
 // More makes the threads' shares even, fewer makes longer streams of weights.
 constexpr int64_t kChunksPerThread = 5;
-
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool TakesInt8(WeightType type) {
   return type == WeightType::kQ8 || type == WeightType::kQ4;
@@ -194,16 +193,12 @@ class Joined {
         AlignedBuffer::Allocate(
             bytes, absl::StrCat("scales of product '", name, "'")));
     joined.data_ = joined.copy_.data();
-    const float one = 1.0f;
-    constexpr uint16_t kBfloat16One = 0x3F80;
-    const bool wide = type != WeightType::kQ4;
-    for (int64_t i = 0; i < bytes; i += wide ? 4 : 2) {
-      if (wide) {
-        std::memcpy(joined.copy_.data() + i, &one, sizeof(one));
-      } else {
-        std::memcpy(joined.copy_.data() + i, &kBfloat16One,
-                    sizeof(kBfloat16One));
-      }
+    if (type == WeightType::kQ4) {
+      std::fill_n(reinterpret_cast<uint16_t*>(joined.copy_.data()), bytes / 2,
+                  Bfloat16FromFloat(1.0f));
+    } else {
+      std::fill_n(reinterpret_cast<float*>(joined.copy_.data()), bytes / 4,
+                  1.0f);
     }
     return joined;
   }

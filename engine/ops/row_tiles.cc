@@ -8,13 +8,9 @@
 #include <limits>
 
 #include "absl/types/span.h"
+#include "engine/base/checked_math.h"
 
 namespace deltaedge {
-namespace {
-
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
 
 int32_t TileFor(absl::Span<const int32_t> heights, int32_t rows) {
   const auto first = std::lower_bound(heights.begin(), heights.end(), rows);

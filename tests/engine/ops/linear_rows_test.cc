@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/thread_pool.h"
+#include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
@@ -208,14 +209,14 @@ TEST_P(LinearRowsTest, IsNearTheProductOfUnroundedRows) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, LinearRowsTest,
-    ::testing::Combine(::testing::ValuesIn(testing::kWeightTypes),
+    ::testing::Combine(::testing::ValuesIn(kWeightTypes),
                        ::testing::Values(Size{1, 1}, Size{3, 2}, Size{64, 32},
                                          Size{127, 100}, Size{1024, 64},
                                          Size{1027, 67}, Size{1056, 7},
                                          Size{1151, 17}, Size{1537, 33})),
     [](const auto& info) {
       const Size& size = std::get<1>(info.param);
-      return std::string(testing::Name(std::get<0>(info.param))) + "_" +
+      return std::string(WeightTypeName(std::get<0>(info.param))) + "_" +
              std::to_string(size.in) + "_" + std::to_string(size.out);
     });
 

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "engine/base/allocation_hooks.h"
 #include "engine/base/huge_page_arena.h"
+#include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear_input.h"
 #include "gtest/gtest.h"
@@ -244,7 +245,7 @@ TEST_P(LinearTest, RefusesUnsoundParts) {
     foreign.scales = foreign.data;
     EXPECT_EQ(code({foreign}), absl::StatusCode::kUnimplemented);
   }
-  for (const WeightType type : testing::kWeightTypes) {
+  for (const WeightType type : kWeightTypes) {
     if (type == GetParam()) continue;
     MatrixView other = matrix_.View(0, 3);
     other.type = type;
@@ -278,10 +279,9 @@ TEST_P(LinearTest, SurvivesEveryRefusedAllocation) {
   EXPECT_EQ(refused, GetParam() == WeightType::kF32 ? 2 : 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, LinearTest,
-                         ::testing::ValuesIn(testing::kWeightTypes),
+INSTANTIATE_TEST_SUITE_P(Types, LinearTest, ::testing::ValuesIn(kWeightTypes),
                          [](const auto& info) {
-                           return testing::Name(info.param);
+                           return std::string(WeightTypeName(info.param));
                          });
 
 TEST(LinearLimitsTest, FourBitsComeInBlocks) {

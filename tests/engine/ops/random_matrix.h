@@ -14,25 +14,6 @@
 
 namespace deltaedge::testing {
 
-inline constexpr WeightType kWeightTypes[] = {
-    WeightType::kF32, WeightType::kQ8, WeightType::kQ4, WeightType::kQ8W};
-
-inline const char* Name(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return "f32";
-    case WeightType::kQ8:
-      return "q8";
-    case WeightType::kQ4:
-      return "q4";
-    case WeightType::kQ8W:
-      return "q8w";
-    case WeightType::kUnknown:
-      break;
-  }
-  return "unknown";
-}
-
 // The next multiple of what the type's columns come in.
 inline int Columns(WeightType type, int at_least) {
   const int unit = type == WeightType::kQ4 ? kQ4Block : 1;

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_pool.h"
+#include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
@@ -84,11 +85,11 @@ TEST_F(RowCheckTest, ThisMachineIsFine) {
     absl::StatusOr<std::unique_ptr<ThreadPool>> pool =
         ThreadPool::Create(threads);
     ASSERT_TRUE(pool.ok()) << pool.status();
-    for (const WeightType type : testing::kWeightTypes) {
+    for (const WeightType type : kWeightTypes) {
       absl::StatusOr<LinearOptions> options =
           FindLinearOptions({type}, (*pool)->get());
       ASSERT_TRUE(options.ok()) << options.status();
-      EXPECT_FALSE(options->one_kernel) << testing::Name(type);
+      EXPECT_FALSE(options->one_kernel) << WeightTypeName(type);
     }
   }
   EXPECT_TRUE(log_.empty());
@@ -106,11 +107,11 @@ TEST_F(RowCheckTest, OneKernelWhereFewRowsDiffer) {
 }
 
 TEST_F(RowCheckTest, LooksAtTheTypesInUse) {
-  for (const WeightType fickle : testing::kWeightTypes) {
-    for (const WeightType used : testing::kWeightTypes) {
+  for (const WeightType fickle : kWeightTypes) {
+    for (const WeightType used : kWeightTypes) {
       EXPECT_EQ(Find({used}, {4, true, fickle})->one_kernel, used == fickle);
     }
-    EXPECT_TRUE(Find(testing::kWeightTypes, {4, true, fickle})->one_kernel);
+    EXPECT_TRUE(Find(kWeightTypes, {4, true, fickle})->one_kernel);
   }
   EXPECT_FALSE(Find({}, {4})->one_kernel);
 }
