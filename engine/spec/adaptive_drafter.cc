@@ -25,8 +25,7 @@ DraftChoice AdaptiveDrafter::Plan(absl::Span<const TokenId> sequence,
     if (!found_.empty()) {
       const DraftPlanner::Choice found = lookup_planner_.Choose(
           static_cast<int32_t>(found_.size()), verifying);
-      if (main_ == nullptr ||
-          found.tokens * best.seconds > best.tokens * found.seconds) {
+      if (main_ == nullptr || found.Beats(best)) {
         best = found;
         choice_.source = DraftSource::kLookup;
       }

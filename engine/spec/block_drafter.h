@@ -77,7 +77,8 @@ class BlockDrafter {
   virtual void Reset() = 0;
 };
 
-// Drafts nothing: plain decoding is a block of one row.
+// Drafts nothing: plain decoding is a block of one row. Base of those who look
+// at tokens only.
 class NullDrafter : public BlockDrafter {
  public:
   bool wants_taps() const override { return false; }

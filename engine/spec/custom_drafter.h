@@ -18,26 +18,16 @@
 namespace deltaedge {
 
 // An application's own Drafter, which sees tokens only.
-class CustomDrafter : public BlockDrafter {
+class CustomDrafter : public NullDrafter {
  public:
   explicit CustomDrafter(std::shared_ptr<Drafter> drafter)
       : drafter_(std::move(drafter)) {}
 
-  bool wants_taps() const override { return false; }
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
                        CancelFlags, std::vector<TokenId>* drafts) override {
     drafter_->Propose(sequence, max_drafts, drafts);
     return absl::OkStatus();
   }
-  absl::Status ObserveBlock(const BlockPlan&, const float*,
-                            CancelFlags) override {
-    return absl::OkStatus();
-  }
-  absl::Status ObservePrefill(const BlockPlan&, const float*,
-                              CancelFlags) override {
-    return absl::OkStatus();
-  }
-  void Reset() override {}
 
  private:
   const std::shared_ptr<Drafter> drafter_;

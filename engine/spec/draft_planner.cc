@@ -82,10 +82,11 @@ DraftPlanner::Choice DraftPlanner::Best(int32_t least, int32_t max_drafts,
     if (k < least) continue;
     const double seconds =
         verifying.Seconds(1 + k) + (k > 0 ? drafting_.Seconds(k) : 0.0);
+    const Choice choice = {k, DraftReason::kBest, tokens, seconds};
     // Where nothing was seen yet, more tokens are better.
-    if (k == least || tokens * best.seconds > best.tokens * seconds ||
+    if (k == least || choice.Beats(best) ||
         (seconds == 0.0 && best.seconds == 0.0)) {
-      best = {k, DraftReason::kBest, tokens, seconds};
+      best = choice;
     }
   }
   return best;
@@ -123,20 +124,16 @@ int32_t DraftPlanner::Trim(absl::Span<const float> confidence, int32_t drafts,
   if (confidence.empty()) return drafts;
   const double drafting = drafting_.Seconds(drafts);
   double tokens = 1.0, chance = 1.0;
-  double best_tokens = 0.0, best_seconds = 0.0;
-  int32_t best = drafts;
+  Choice best = {drafts};
   for (int32_t k = 1; k <= drafts; ++k) {
     const float sure = confidence[k - 1];
     chance *= sure_[Bin(sure, kBins)].Estimate(sure > 0.0f ? sure : 0.0f);
     tokens += chance;
-    const double seconds = drafting + verifying.Seconds(1 + k);
-    if (k == 1 || tokens * best_seconds > best_tokens * seconds) {
-      best = k;
-      best_tokens = tokens;
-      best_seconds = seconds;
-    }
+    const Choice choice = {k, DraftReason::kBest, tokens,
+                           drafting + verifying.Seconds(1 + k)};
+    if (k == 1 || choice.Beats(best)) best = choice;
   }
-  return best;
+  return best.drafts;
 }
 
 void DraftPlanner::Observe(int32_t drafted, int32_t accepted,

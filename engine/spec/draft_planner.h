@@ -56,6 +56,11 @@ class DraftPlanner {
     DraftReason reason = DraftReason::kNoRoom;
     double tokens = 1.0;   // Expected of the step.
     double seconds = 0.0;  // Expected for the step; 0: not known.
+
+    // Whether it brings more tokens per second.
+    bool Beats(const Choice& other) const {
+      return tokens * other.seconds > other.tokens * seconds;
+    }
   };
 
   // For the next block, at most `max_drafts` < kMaxBlockRows.

@@ -23,20 +23,11 @@ namespace deltaedge {
 // Looks for the last 4 tokens first, then 3, then 2; a draft that runs into the
 // end of the sequence goes on with its own tokens. Remembers one place for
 // every run of 2, 3 and 4 tokens: about 100 bytes a token.
-class LookupDrafter : public BlockDrafter {
+class LookupDrafter : public NullDrafter {
  public:
-  bool wants_taps() const override { return false; }
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
                        CancelFlags cancel,
                        std::vector<TokenId>* drafts) override;
-  absl::Status ObserveBlock(const BlockPlan&, const float*,
-                            CancelFlags) override {
-    return absl::OkStatus();
-  }
-  absl::Status ObservePrefill(const BlockPlan&, const float*,
-                              CancelFlags) override {
-    return absl::OkStatus();
-  }
   void Reset() override;
 
  private:
