@@ -120,8 +120,7 @@ class Session::Impl {
     awaiting_first_token_ = true;
     // The state lacks the sequence's last token, so that goes first; the last
     // of the new ones stays behind in turn.
-    prompt_.clear();
-    prompt_done_ = 0;
+    DropPrompt();
     if (tokens_.empty()) {
       tokens_.push_back(tokens[0]);
       ++stats_.prefill_tokens;
@@ -239,12 +238,8 @@ class Session::Impl {
                                EngineImpl::NewSession(engine_, options_));
     Impl& other = *fork->impl_;
     if (run_.options.logits) DELTAEDGE_RETURN_IF_ERROR(other.ReserveLogits());
-    const SequenceState cursor = DeliveredCursor();
-    CopyState(&state_, cursor, &other.state_);
-    if (drafter_->context() != nullptr) {
-      other.drafter_->context()->CopyFrom(*drafter_->context(),
-                                          cursor.length());
-    }
+    CopyModels(&state_, DeliveredCursor(), drafter_->context(), &other.state_,
+               other.drafter_->context());
     other.tokens_ = tokens_;
     other.run_ = run_;
     other.stats_.seed = run_.seed;
@@ -264,15 +259,15 @@ class Session::Impl {
     rep->state = std::make_unique<TargetSequence>(std::move(state));
     rep->bytes = TargetKvShape(config, capacity).bytes() +
                  rep->state->recurrent.shape().bytes();
-    CopyState(&state_, cursor, rep->state.get());
     if (drafter_->context() != nullptr) {
       const DraftConfig& draft = engine_->draft_file->draft_config();
       DELTAEDGE_ASSIGN_OR_RETURN(DFlashContext context,
                                  DFlashContext::Create(draft, capacity));
       rep->draft = std::make_unique<DFlashContext>(std::move(context));
       rep->bytes += DFlashContext::Bytes(draft, capacity);
-      rep->draft->CopyFrom(*drafter_->context(), cursor.length());
     }
+    CopyModels(&state_, cursor, drafter_->context(), rep->state.get(),
+               rep->draft.get());
     return rep;
   }
 
@@ -297,12 +292,9 @@ class Session::Impl {
     EndRun(FinishReason::kNone);
     DropPrompt();
     cancel_.store(false, std::memory_order_relaxed);
-    const SequenceState cursor = from.state->cursor;
-    CopyState(from.state.get(), cursor, &state_);
     drafter_->Reset();
-    if (drafter_->context() != nullptr && from.draft != nullptr) {
-      drafter_->context()->CopyFrom(*from.draft, cursor.length());
-    }
+    CopyModels(from.state.get(), from.state->cursor, from.draft.get(), &state_,
+               drafter_->context());
     tokens_ = from.tokens;
     run_ = from.run;
     stats_.seed = run_.seed;
@@ -381,17 +373,22 @@ class Session::Impl {
         PromptLeft(), " tokens of a prompt are left for Engine::StepMany"));
   }
 
+  // `what` says where `id` stands, up to the number itself.
+  template <class... What>
+  absl::Status CheckId(TokenId id, const What&... what) const {
+    const int32_t vocab_size = engine_->info.vocab_size;
+    if (id >= 0 && id < vocab_size) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(what..., id, "; ids are 0 to ", vocab_size - 1));
+  }
+
   absl::Status CheckPrompt(absl::Span<const TokenId> tokens) {
     DELTAEDGE_RETURN_IF_ERROR(CheckPrefilled());
     if (tokens.empty()) {
       return absl::InvalidArgumentError("no tokens to prefill");
     }
-    const int32_t vocab_size = engine_->info.vocab_size;
     for (size_t i = 0; i < tokens.size(); ++i) {
-      if (tokens[i] < 0 || tokens[i] >= vocab_size) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "token ", i, " is ", tokens[i], "; ids are 0 to ", vocab_size - 1));
-      }
+      DELTAEDGE_RETURN_IF_ERROR(CheckId(tokens[i], "token ", i, " is "));
     }
     const int64_t room =
         limits_.max_context - static_cast<int64_t>(tokens_.size());
@@ -407,21 +404,14 @@ class Session::Impl {
 
   // What depends on the model.
   absl::Status CheckAgainstModel(const GenerateOptions& options) const {
-    const int32_t vocab_size = engine_->info.vocab_size;
     for (size_t i = 0; i < options.stop_tokens.size(); ++i) {
-      const TokenId id = options.stop_tokens[i];
-      if (id < 0 || id >= vocab_size) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "stop_tokens[", i, "] is ", id, "; ids are 0 to ", vocab_size - 1));
-      }
+      DELTAEDGE_RETURN_IF_ERROR(
+          CheckId(options.stop_tokens[i], "stop_tokens[", i, "] is "));
     }
     const std::vector<LogitBias>& biases = options.sampling.logit_bias;
     for (size_t i = 0; i < biases.size(); ++i) {
-      if (biases[i].token < 0 || biases[i].token >= vocab_size) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("logit_bias[", i, "] is for token ", biases[i].token,
-                         "; ids are 0 to ", vocab_size - 1));
-      }
+      DELTAEDGE_RETURN_IF_ERROR(
+          CheckId(biases[i].token, "logit_bias[", i, "] is for token "));
     }
     if (!options.stop_texts.empty() && !engine_->info.has_tokenizer) {
       return absl::FailedPreconditionError(
@@ -449,11 +439,19 @@ class Session::Impl {
     return cursor;
   }
 
-  void CopyState(TargetSequence* from, const SequenceState& cursor,
-                 TargetSequence* to) const {
-    absl::MutexLock lock(&engine_->step_mutex);
-    CopyTargetSequence(engine_->target_file->target_config(), from, cursor, to,
-                       engine_->pool->get());
+  // Makes `to` what `from` is as of `cursor`, and the draft's context likewise
+  // if both sides have one.
+  void CopyModels(TargetSequence* from, const SequenceState& cursor,
+                  const DFlashContext* draft_from, TargetSequence* to,
+                  DFlashContext* draft_to) const {
+    {
+      absl::MutexLock lock(&engine_->step_mutex);
+      CopyTargetSequence(engine_->target_file->target_config(), from, cursor,
+                         to, engine_->pool->get());
+    }
+    if (draft_from != nullptr && draft_to != nullptr) {
+      draft_to->CopyFrom(*draft_from, cursor.length());
+    }
   }
 
   // The state goes back to where the last delivered token left it; what was
