@@ -87,6 +87,18 @@ class DraftModelTest : public ::testing::TestWithParam<Files> {
     return sequences;
   }
 
+  // What Inject() and Draft() are given for all of `sequences`.
+  struct Calls {
+    explicit Calls(std::vector<Sequence>& sequences) {
+      for (Sequence& sequence : sequences) {
+        injections.push_back(sequence.All());
+        requests.push_back(sequence.Request());
+      }
+    }
+    std::vector<DraftInjection> injections;
+    std::vector<DraftRequest> requests;
+  };
+
   std::vector<float> Rows(Sequence& sequence, int64_t rows) {
     return pair_.Rows(rows, sequence.capacity, &sequence.kv);
   }
@@ -189,12 +201,7 @@ TEST_P(DraftModelTest, RefusedMemoryLeavesEverythingUsable) {
     const std::unique_ptr<DraftModel> model = pair_.NewModel();
     const int64_t scratch = model->scratch_bytes();
     std::vector<Sequence> sequences = NewSequences(5);
-    std::vector<DraftInjection> injections;
-    std::vector<DraftRequest> requests;
-    for (Sequence& sequence : sequences) {
-      injections.push_back(sequence.All());
-      requests.push_back(sequence.Request());
-    }
+    const auto [injections, requests] = Calls(sequences);
     absl::Status status;
     {
       const ScopedAllocationFailure failure(nth);
@@ -227,12 +234,7 @@ TEST_P(DraftModelTest, RefusedMemoryLeavesEverythingUsable) {
 
 TEST_P(DraftModelTest, WarmCallsAllocateNothing) {
   std::vector<Sequence> sequences = NewSequences(5);
-  std::vector<DraftInjection> injections;
-  std::vector<DraftRequest> requests;
-  for (Sequence& sequence : sequences) {
-    injections.push_back(sequence.All());
-    requests.push_back(sequence.Request());
-  }
+  const auto [injections, requests] = Calls(sequences);
   int64_t allocations = 0;
   for (int i = 0; i < 3; ++i) {
     if (i == 1) allocations = AllocationCount();
@@ -244,25 +246,17 @@ TEST_P(DraftModelTest, WarmCallsAllocateNothing) {
 
 TEST_P(DraftModelTest, AbandonedBehindAnyLayerThenAgain) {
   std::vector<Sequence> truth = NewSequences(5);
-  std::vector<DraftInjection> injections;
-  std::vector<DraftRequest> requests;
-  for (Sequence& sequence : truth) {
-    injections.push_back(sequence.All());
-    requests.push_back(sequence.Request());
+  {
+    const auto [injections, requests] = Calls(truth);
+    ASSERT_TRUE(model_->Inject(injections, {}).ok());
+    ASSERT_TRUE(model_->Draft(requests, {}).ok());
   }
-  ASSERT_TRUE(model_->Inject(injections, {}).ok());
-  ASSERT_TRUE(model_->Draft(requests, {}).ok());
   const std::atomic<bool> set{true}, clear{false};
   for (int32_t layers = 0; layers <= pair_.layers(); ++layers) {
     SCOPED_TRACE(layers);
     const std::unique_ptr<DraftModel> first = pair_.NewModel(layers);
     std::vector<Sequence> sequences = NewSequences(5);
-    injections.clear();
-    requests.clear();
-    for (Sequence& sequence : sequences) {
-      injections.push_back(sequence.All());
-      requests.push_back(sequence.Request());
-    }
+    const auto [injections, requests] = Calls(sequences);
     EXPECT_TRUE(absl::IsCancelled(model_->Inject(injections, &set)));
     ASSERT_TRUE(first->Inject(injections, {}).ok());
     const std::atomic<bool>* flags[] = {&set, &clear};
