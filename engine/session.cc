@@ -18,6 +18,7 @@
 #include "engine/spec/block_drafter.h"
 #include "engine/spec/custom_drafter.h"
 #include "engine/spec/dflash_drafter.h"
+#include "engine/spec/drafter_wrapper.h"
 #include "engine/spec/stepper.h"
 #include "engine/text/stop_text.h"
 
@@ -675,7 +676,8 @@ absl::StatusOr<std::unique_ptr<Session>> EngineImpl::NewSession(
   DELTAEDGE_ASSIGN_OR_RETURN(std::unique_ptr<BlockDrafter> drafter,
                              engine->MakeDrafter(options, limits));
   auto impl = std::make_unique<Session::Impl>(
-      std::move(engine), options, limits, std::move(state), std::move(drafter));
+      std::move(engine), options, limits, std::move(state),
+      ScopedDrafterWrapper::Apply(std::move(drafter)));
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 

@@ -63,6 +63,13 @@ class BlockDrafter {
                                int32_t max_drafts, CancelFlags cancel,
                                std::vector<TokenId>* drafts) = 0;
 
+  // What was proposed for the block that was planned, before it is verified:
+  // `drafts` are what is left of it when this returns. May drop some and
+  // replace others, but add none. By default they stay.
+  virtual void Review(absl::Span<const TokenId> /*sequence*/,
+                      const CostCurve& /*verifying*/,
+                      std::vector<TokenId>* /*drafts*/) {}
+
   // The target has run the block `plan`; how many of its rows will stay is not
   // known yet. Called before the block is published. taps: [rows, taps * H].
   virtual absl::Status ObserveBlock(const BlockPlan& plan, const float* taps,

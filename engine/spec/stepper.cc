@@ -177,9 +177,6 @@ void Stepper::Draft() {
     if (item.drafter->dflash() == nullptr) {
       item.status = item.drafter->Propose(item.sequence, member.asked,
                                           item.cancel, &member.drafts);
-      if (static_cast<int32_t>(member.drafts.size()) > member.asked) {
-        member.drafts.resize(member.asked);
-      }
       continue;
     }
     requests.push_back(
@@ -200,9 +197,15 @@ void Stepper::Draft() {
     }
   }
   for (Member& member : members_) {
+    StepItem& item = *member.item;
+    if (member.asked == 0 || !item.status.ok()) continue;
+    if (static_cast<int32_t>(member.drafts.size()) > member.asked) {
+      member.drafts.resize(member.asked);
+    }
+    item.drafter->Review(item.sequence, verifying_, &member.drafts);
     for (const TokenId draft : member.drafts) {
       if (draft >= 0 && draft < vocab_size) continue;
-      member.item->status = absl::InvalidArgumentError(
+      item.status = absl::InvalidArgumentError(
           absl::StrCat("the drafter proposed token ", draft, "; ids are 0 to ",
                        vocab_size - 1));
       break;

@@ -10,10 +10,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "engine/engine.h"
 #include "engine/options.h"
 #include "engine/session.h"
+#include "engine/spec/block_drafter.h"
+#include "engine/spec/draft_planner.h"
+#include "engine/spec/drafter_wrapper.h"
 #include "engine/stats.h"
+#include "engine/types.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/canary.h"
@@ -31,6 +36,24 @@ struct Answer {
   std::vector<TokenId> tokens;
   std::vector<float> logits;
   SessionStats stats;
+};
+
+// Replaces every second round of drafts by nonsense and cuts the others.
+class Meddler : public ForwardingDrafter {
+ public:
+  using ForwardingDrafter::ForwardingDrafter;
+  void Review(absl::Span<const TokenId> sequence, const CostCurve& verifying,
+              std::vector<TokenId>* drafts) override {
+    ForwardingDrafter::Review(sequence, verifying, drafts);
+    if (++rounds_ % 2 == 0) {
+      std::fill(drafts->begin(), drafts->end(), rounds_ % 100);
+    } else {
+      drafts->resize(drafts->size() / 2);
+    }
+  }
+
+ private:
+  int32_t rounds_ = 0;
 };
 
 class AdaptiveTest : public ::testing::Test {
@@ -151,6 +174,24 @@ TEST_F(AdaptiveTest, GivesUpDraftsThatNeverAgree) {
   // clock: nothing, or what the look-up finds.
   EXPECT_LT(stats.drafted - stats.lookup_drafted, 500);
   EXPECT_LE(stats.plain_by_choice + stats.probes, stats.steps);
+}
+
+TEST_F(AdaptiveTest, DraftsThatSomebodyElseMeddlesWith) {
+  const Answer plain = Plain(Rules(120));
+  int wrapped = 0;
+  const ScopedDrafterWrapper wrapper(
+      [&wrapped](std::unique_ptr<BlockDrafter> drafter) {
+        ++wrapped;
+        return std::make_unique<Meddler>(std::move(drafter));
+      });
+  SessionOptions options;
+  options.draft_tokens = 6;
+  const Answer drafted = Ask(options, Rules(120));
+  EXPECT_EQ(wrapped, 1);
+  ExpectEqual(drafted, plain);
+  EXPECT_GT(drafted.stats.accepted, 0);
+  EXPECT_GT(drafted.stats.tried_at[2], drafted.stats.tried_at[3]);
+  EXPECT_EQ(drafted.stats.accepted_at[3], 0) << "only nonsense goes so far";
 }
 
 TEST_F(AdaptiveTest, SaysWhatItChose) {

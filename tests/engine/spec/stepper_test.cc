@@ -18,6 +18,7 @@
 #include "engine/base/cancel_flags.h"
 #include "engine/graph/target_sequence.h"
 #include "engine/spec/block_drafter.h"
+#include "engine/spec/draft_planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/fake_target.h"
@@ -60,6 +61,11 @@ class Scripted : public BlockDrafter {
     chunks.push_back(plan.rows);
     return observe;
   }
+  void Review(absl::Span<const TokenId>, const CostCurve&,
+              std::vector<TokenId>* drafts) override {
+    reviewed.push_back(static_cast<int32_t>(drafts->size()));
+    if (review) review(drafts);
+  }
   void Reset() override {}
 
   void ExpectTaps(const BlockPlan& plan, const float* rows) const {
@@ -75,7 +81,8 @@ class Scripted : public BlockDrafter {
   int32_t right = 100;    // The first wrong draft.
   std::optional<TokenId> bad_id;
   absl::Status answer, observe;
-  std::vector<int32_t> asked, blocks, chunks;
+  std::function<void(std::vector<TokenId>*)> review;
+  std::vector<int32_t> asked, reviewed, blocks, chunks;
 };
 
 class StepperTest : public ::testing::Test {
@@ -175,6 +182,29 @@ TEST_F(StepperTest, MoreDraftsThanAskedForAreIgnored) {
   drafter_.surplus = 5;
   Step(3);
   EXPECT_EQ(result_.drafted, 3);
+  ExpectOracle();
+}
+
+TEST_F(StepperTest, DraftsAreReviewedBeforeTheyAreVerified) {
+  drafter_.surplus = 3;
+  drafter_.review = [](std::vector<TokenId>* drafts) { drafts->resize(2); };
+  Step(4);
+  EXPECT_EQ(drafter_.reviewed.back(), 4) << "without the surplus";
+  EXPECT_EQ(result_.drafted, 2);
+  EXPECT_EQ(drafter_.blocks.back(), 3);
+  drafter_.review = [](std::vector<TokenId>* drafts) {
+    (*drafts)[1] = ((*drafts)[1] + 1) % FakeTarget::kVocabSize;
+  };
+  Step(4);
+  EXPECT_EQ(result_.drafted, 4);
+  EXPECT_EQ(result_.accepted, 1);
+  drafter_.review = [](std::vector<TokenId>* drafts) { drafts->clear(); };
+  Step(4);
+  EXPECT_EQ(result_.drafted, 0);
+  drafter_.review = [](std::vector<TokenId>* drafts) { drafts->back() = -1; };
+  EXPECT_TRUE(absl::IsInvalidArgument(TryStep(4)));
+  Step(0);
+  EXPECT_EQ(drafter_.reviewed.size(), 4u) << "there was nothing to review";
   ExpectOracle();
 }
 
