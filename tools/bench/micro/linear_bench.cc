@@ -8,7 +8,8 @@
 //
 // Names are linear|operator / weights / outputs x inputs / rows / threads.
 // bytes_per_second is the rate at which weights are read, items_per_second that
-// of multiplications. Interleaving lets all cases share whatever else the
+// of multiplications; the floor (floors.h) is that of reading the weights once.
+// Interleaving lets all cases share whatever else the
 // machine does meanwhile; "min" and "median" are over the repetitions.
 //
 // Weights are met cold: successive calls go round copies of the matrix that
@@ -27,24 +28,21 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "benchmark/benchmark.h"
 #include "engine/base/huge_page_arena.h"
-#include "engine/base/thread_pool.h"
 #include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
 #include "pthreadpool.h"
+#include "tools/bench/micro/fixture.h"
+#include "tools/bench/micro/floors.h"
 #include "xnnpack.h"
 
 namespace deltaedge {
 namespace {
-
-constexpr int64_t kColdBytes = int64_t{300} << 20;
 
 struct Shape {
   int32_t out, in;
@@ -60,33 +58,11 @@ constexpr Shape kShapes[] = {
 constexpr int32_t kRows[] = {1, 2, 4, 6, 7, 8, 16, 32, 128, 512};
 constexpr int kThreads[] = {1, 2};
 
-template <class T>
-T OrDie(absl::StatusOr<T> value) {
-  if (!value.ok()) {
-    std::cerr << value.status() << "\n";
-    std::exit(1);
-  }
-  return *std::move(value);
-}
-
 void OrDie(xnn_status status) {
   if (status == xnn_status_success) return;
   std::cerr << "XNNPACK: status " << status << "\n";
   std::exit(1);
 }
-
-// Numbers that are cheap to make and never denormal.
-class Numbers {
- public:
-  uint32_t Bits() {
-    state_ = state_ * 1664525u + 1013904223u;
-    return state_ >> 8;
-  }
-  float Float() { return static_cast<float>(Bits()) * 0x1p-23f - 1.0f; }
-
- private:
-  uint32_t state_ = 1;
-};
 
 struct Matrix {
   Matrix(WeightType type, Shape shape)
@@ -220,10 +196,6 @@ template <class Product, class Make>
 void BM_Product(benchmark::State& state, WeightType type, Shape shape,
                 int32_t rows, int threads, const Make& make) {
   const auto& copies = Copies<Product>(type, shape, make);
-  static auto& pools = *new std::map<int, std::unique_ptr<ThreadPool>>;
-  std::unique_ptr<ThreadPool>& pool = pools[threads];
-  if (pool == nullptr) pool = OrDie(ThreadPool::Create(threads));
-
   Numbers numbers;
   std::vector<float> x(static_cast<size_t>(rows) * shape.in +
                        LinearInput::kReadablePastEnd / sizeof(float));
@@ -233,12 +205,15 @@ void BM_Product(benchmark::State& state, WeightType type, Shape shape,
   size_t next = 0;
   for (auto _ : state) {
     input.Set(x.data(), rows, shape.in);
-    copies[next]->Run(input, y.data(), pool->get());
+    copies[next]->Run(input, y.data(), Pool(threads));
     next = (next + 1) % copies.size();
   }
   const int64_t bytes = *TensorBytes(type, {shape.out, shape.in});
   state.SetBytesProcessed(state.iterations() * bytes);
   state.SetItemsProcessed(state.iterations() * rows * shape.out * shape.in);
+  Work work;
+  work.read_bytes = bytes;
+  SetFloors(state, threads, work);
 }
 
 template <class Product, class Make>
