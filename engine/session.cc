@@ -9,6 +9,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/status_macros.h"
@@ -190,6 +191,11 @@ class Session::Impl {
     run_.stop_text = StopTextMatcher(options.stop_texts);
     run_.produced = 0;
     run_.started = true;
+    const int64_t most =
+        std::min(limits_.max_context,
+                 static_cast<int64_t>(tokens_.size()) + options.max_new_tokens);
+    tokens_.reserve(static_cast<size_t>(most));
+    drafter_->Reserve(most);
     return absl::OkStatus();
   }
 
@@ -694,7 +700,9 @@ absl::StatusOr<std::vector<absl::Status>> EngineImpl::StepMany(
           absl::StrCat("sessions[", i, "] belongs to another engine"));
     }
   }
-  std::vector<Session*> sorted(sessions.begin(), sessions.end());
+  // More sessions than this allocate.
+  constexpr size_t kFew = 16;
+  absl::InlinedVector<Session*, kFew> sorted(sessions.begin(), sessions.end());
   std::sort(sorted.begin(), sorted.end());
   if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
       twice != sorted.end()) {
@@ -705,8 +713,8 @@ absl::StatusOr<std::vector<absl::Status>> EngineImpl::StepMany(
   }
 
   std::vector<absl::Status> outcomes(sessions.size());
-  std::vector<StepItem> items;
-  std::vector<size_t> owners;
+  absl::InlinedVector<StepItem, kFew> items;
+  absl::InlinedVector<size_t, kFew> owners;
   for (size_t i = 0; i < sessions.size(); ++i) {
     StepItem item;
     const absl::StatusOr<bool> runs = sessions[i]->impl_->PrepareStep(&item);

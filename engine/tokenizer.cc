@@ -2,6 +2,7 @@
 
 #include "engine/tokenizer.h"
 
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -15,7 +16,12 @@ namespace deltaedge {
 
 StreamDecoder::StreamDecoder(const Tokenizer* tokenizer,
                              SpecialTokens special_tokens)
-    : tokenizer_(tokenizer), special_tokens_(special_tokens) {}
+    : tokenizer_(tokenizer), special_tokens_(special_tokens) {
+  // Few tokens have more bytes.
+  constexpr size_t kBytes = 64;
+  pending_.reserve(kBytes);
+  ready_.reserve(kBytes);
+}
 
 absl::StatusOr<absl::string_view> StreamDecoder::Push(TokenId id) {
   absl::StatusOr<absl::string_view> bytes = tokenizer_->Bytes(id);

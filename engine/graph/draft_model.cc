@@ -124,6 +124,11 @@ class DraftModel::Impl {
     DELTAEDGE_ASSIGN_OR_RETURN(input_,
                                LinearInput::Allocate(max_rows_, widest));
     DELTAEDGE_RETURN_IF_ERROR(ReservePass(config_.block_size));
+    // Enough for what one sequence has pending.
+    DELTAEDGE_ASSIGN_OR_RETURN(gathered_,
+                               Floats({kMaxPassRows, weights_.fc.cols}));
+    chunk_.reserve(kMaxPassRows);
+    segments_.reserve(kMaxPassRows);
     ranges_.resize(kMaxPassRows);
     best_.resize(kMaxPassRows);
     tokens_.resize(kMaxPassRows);
@@ -154,23 +159,23 @@ class DraftModel::Impl {
 
   absl::Status Inject(absl::Span<const DraftInjection> injections,
                       CancelFlags cancel) {
-    std::vector<DraftInjection> chunk;
+    chunk_.clear();
     int32_t rows = 0;
     for (DraftInjection rest : injections) {
       while (rest.rows > 0) {
-        DraftInjection& piece = chunk.emplace_back(rest);
+        DraftInjection& piece = chunk_.emplace_back(rest);
         piece.rows = std::min(rest.rows, max_rows_ - rows);
         rest.taps += int64_t{piece.rows} * fc_->in_features();
         rest.position += piece.rows;
         rest.rows -= piece.rows;
         rows += piece.rows;
         if (rows < max_rows_) continue;
-        DELTAEDGE_RETURN_IF_ERROR(InjectChunk(chunk, rows, cancel));
-        chunk.clear();
+        DELTAEDGE_RETURN_IF_ERROR(InjectChunk(chunk_, rows, cancel));
+        chunk_.clear();
         rows = 0;
       }
     }
-    return rows == 0 ? absl::OkStatus() : InjectChunk(chunk, rows, cancel);
+    return rows == 0 ? absl::OkStatus() : InjectChunk(chunk_, rows, cancel);
   }
 
   absl::Status Draft(absl::Span<const DraftRequest> requests,
@@ -431,10 +436,12 @@ class DraftModel::Impl {
   AlignedArray<float> gathered_;   // [at most max_rows, taps * H]
   int32_t pass_rows_ = 0;          // R of pass_; at most kMaxPassRows.
   PassBuffers pass_;
-  std::vector<Segment> segments_;  // Of the current chunk or pass.
-  std::vector<KeyRange> ranges_;   // [kMaxPassRows]
-  std::vector<ArgMax> best_;       // [kMaxPassRows]
-  std::vector<TokenId> tokens_;    // [kMaxPassRows]
+  // Of the current chunk or pass.
+  std::vector<DraftInjection> chunk_;
+  std::vector<Segment> segments_;
+  std::vector<KeyRange> ranges_;  // [kMaxPassRows]
+  std::vector<ArgMax> best_;      // [kMaxPassRows]
+  std::vector<TokenId> tokens_;   // [kMaxPassRows]
 };
 
 absl::StatusOr<std::unique_ptr<DraftModel>> DraftModel::Create(

@@ -4,8 +4,8 @@
 #define DELTAEDGE_ENGINE_SAMPLING_ACCEPTANCE_H_
 
 #include <cstdint>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "engine/sampling/sampler.h"
 #include "engine/types.h"
@@ -15,8 +15,10 @@ namespace deltaedge {
 
 // How a verified block goes on: the target's own picks, as far as they count.
 struct Acceptance {
-  int32_t accepted = 0;         // Drafts that the target agreed with.
-  std::vector<TokenId> tokens;  // Those, then one of the target's own.
+  int32_t accepted = 0;  // Drafts that the target agreed with.
+  // Those, then one of the target's own. Takes no memory for blocks of up to 16
+  // rows.
+  absl::InlinedVector<TokenId, 16> tokens;
   // The scores of row tokens.size() are not numbers, so no token can be picked
   // there. With tokens empty there is nothing to go on with.
   bool broken = false;

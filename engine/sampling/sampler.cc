@@ -129,6 +129,7 @@ Sampler::Candidate Sampler::Best(absl::Span<const float> scores) const {
 
 void Sampler::KeepFirst(absl::Span<const float> scores, size_t count) {
   kept_.clear();
+  kept_.reserve(std::min(2 * count, scores.size()));
   const auto cut = [this, count] {
     const auto end = kept_.begin() + count;
     std::nth_element(kept_.begin(), end - 1, kept_.end(), Before);
@@ -171,6 +172,7 @@ TokenId Sampler::Draw(double best, int32_t vocab_size, int32_t count,
   // ranges of x are in order already; only what is in the one bucket where the
   // sum passes a mark needs to be sorted.
   bucket_sums_.assign(buckets + 1, 0);
+  bucket_.reserve(buckets);
   int64_t total = 0;
   int64_t left = 0;
   for_each([&](TokenId, double s) {

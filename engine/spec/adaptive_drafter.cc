@@ -4,7 +4,15 @@
 
 #include <algorithm>
 
+#include "engine/model/config.h"
+
 namespace deltaedge {
+
+void AdaptiveDrafter::Reserve(int64_t tokens) {
+  lookup_.Reserve(tokens);
+  found_.reserve(kMaxBlockRows);
+  if (main_ != nullptr) main_->Reserve(tokens);
+}
 
 DraftChoice AdaptiveDrafter::Plan(absl::Span<const TokenId> sequence,
                                   int32_t max_drafts,

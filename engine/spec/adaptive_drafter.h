@@ -40,6 +40,7 @@ class AdaptiveDrafter : public BlockDrafter {
     return main_ != nullptr && main_->wants_taps();
   }
 
+  void Reserve(int64_t tokens) override;
   DraftChoice Plan(absl::Span<const TokenId> sequence, int32_t max_drafts,
                    const CostCurve& verifying) override;
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,

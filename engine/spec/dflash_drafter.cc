@@ -78,9 +78,9 @@ void DFlashDrafter::AddPending(int64_t end,
 }
 
 absl::Status DFlashDrafter::InjectTo(int64_t end, CancelFlags cancel) {
-  std::vector<DraftInjection> pending;
-  AddPending(end, &pending);
-  DELTAEDGE_RETURN_IF_ERROR(model_->Inject(pending, cancel));
+  injections_.clear();
+  AddPending(end, &injections_);
+  DELTAEDGE_RETURN_IF_ERROR(model_->Inject(injections_, cancel));
   context_.length = end;
   return absl::OkStatus();
 }
@@ -89,13 +89,15 @@ absl::Status DFlashDrafter::ProposeMany(absl::Span<const Request> requests,
                                         CancelFlags cancel) {
   if (requests.empty()) return absl::OkStatus();
   DraftModel* const model = requests[0].drafter->model_;
-  std::vector<DraftInjection> pending;
+  std::vector<DraftInjection>& pending = requests[0].drafter->injections_;
+  pending.clear();
   for (const Request& request : requests) {
     request.drafter->AddPending(
         static_cast<int64_t>(request.sequence.size()) - 1, &pending);
   }
   DELTAEDGE_RETURN_IF_ERROR(model->Inject(pending, cancel));
-  std::vector<DraftRequest> blocks;
+  std::vector<DraftRequest>& blocks = requests[0].drafter->blocks_;
+  blocks.clear();
   for (const Request& request : requests) {
     assert(request.drafter->model_ == model);
     DFlashContext& context = request.drafter->context_;
@@ -135,11 +137,11 @@ absl::Status DFlashDrafter::ObserveBlock(const BlockPlan& plan,
 absl::Status DFlashDrafter::ObservePrefill(const BlockPlan& plan,
                                            const float* taps,
                                            CancelFlags cancel) {
-  std::vector<DraftInjection> rows;
-  AddPending(plan.position, &rows);
-  rows.push_back(
+  injections_.clear();
+  AddPending(plan.position, &injections_);
+  injections_.push_back(
       {taps, plan.position, plan.rows, context_.capacity, &context_.kv});
-  DELTAEDGE_RETURN_IF_ERROR(model_->Inject(rows, cancel));
+  DELTAEDGE_RETURN_IF_ERROR(model_->Inject(injections_, cancel));
   context_.length = plan.position + plan.rows;
   return absl::OkStatus();
 }

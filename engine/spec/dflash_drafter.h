@@ -90,15 +90,21 @@ class DFlashDrafter : public BlockDrafter {
 
  private:
   DFlashDrafter(DraftModel* model, DFlashContext context)
-      : model_(model), context_(std::move(context)) {}
+      : model_(model), context_(std::move(context)) {
+    // The ring's two pieces, and a chunk.
+    injections_.reserve(3);
+  }
 
   // Adds rows [context_.length, end) to `injections`.
   void AddPending(int64_t end, std::vector<DraftInjection>* injections);
-  // Injects them.
+  // Injects them alone.
   absl::Status InjectTo(int64_t end, CancelFlags cancel);
 
   DraftModel* const model_;
   DFlashContext context_;
+  // Of a running call; in ProposeMany(), the first drafter's.
+  std::vector<DraftInjection> injections_;
+  std::vector<DraftRequest> blocks_;
 };
 
 }  // namespace deltaedge

@@ -3,6 +3,7 @@
 #include "engine/spec/lookup_drafter.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace deltaedge {
 
@@ -19,6 +20,10 @@ uint64_t LookupDrafter::Key(absl::Span<const TokenId> run) {
 void LookupDrafter::Reset() {
   last_end_.clear();
   indexed_ = 0;
+}
+
+void LookupDrafter::Reserve(int64_t tokens) {
+  last_end_.reserve(static_cast<size_t>(tokens * (kLongest - kShortest + 1)));
 }
 
 absl::Status LookupDrafter::Propose(absl::Span<const TokenId> sequence,

@@ -25,6 +25,7 @@ namespace deltaedge {
 // every run of 2, 3 and 4 tokens: about 100 bytes a token.
 class LookupDrafter : public NullDrafter {
  public:
+  void Reserve(int64_t tokens) override;
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
                        CancelFlags cancel,
                        std::vector<TokenId>* drafts) override;

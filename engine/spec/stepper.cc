@@ -114,7 +114,8 @@ void Stepper::Step(absl::Span<StepItem> items) {
 }
 
 void Stepper::StepTogether(absl::Span<StepItem> items) {
-  members_.clear();
+  if (members_.size() < items.size()) members_.resize(items.size());
+  running_.clear();
   for (const bool chunk : {false, true}) {
     for (StepItem& item : items) {
       if (IsChunk(item) != chunk) continue;
@@ -122,16 +123,20 @@ void Stepper::StepTogether(absl::Span<StepItem> items) {
       if (Cancelled(item)) {
         item.status = absl::CancelledError("cancelled");
       } else {
-        members_.emplace_back().item = &item;
+        Member& member = members_[running_.size()];
+        member.item = &item;
+        member.asked = 0;
+        member.drafts.clear();
+        running_.push_back(&member);
       }
     }
   }
-  if (members_.empty()) return;
+  if (running_.empty()) return;
   const auto drop_failed = [this] {
-    members_.erase(
-        std::remove_if(members_.begin(), members_.end(),
-                       [](const Member& m) { return !m.item->status.ok(); }),
-        members_.end());
+    running_.erase(
+        std::remove_if(running_.begin(), running_.end(),
+                       [](const Member* m) { return !m->item->status.ok(); }),
+        running_.end());
   };
   Stopwatch watch;
   Draft();
@@ -141,69 +146,71 @@ void Stepper::StepTogether(absl::Span<StepItem> items) {
   drop_failed();
   const absl::Duration verify_time = watch.Lap();
   int64_t asked = 0, rows = 0;
-  for (const Member& member : members_) {
-    asked += member.asked;
-    rows += member.pass.plan.rows;
+  for (const Member* member : running_) {
+    asked += member->asked;
+    rows += member->pass.plan.rows;
   }
   const bool alone = items.size() == 1;
-  if (alone && !members_.empty() && !IsChunk(items[0])) {
+  if (alone && !running_.empty() && !IsChunk(items[0])) {
     verifying_.Add(static_cast<int32_t>(rows), verify_time);
   }
-  for (Member& member : members_) {
-    member.item->status = Finish(&member);
-    StepResult& result = *member.item->result;
-    if (member.item->status.ok() && !IsChunk(*member.item)) {
-      member.item->drafter->Learn(result.drafted, result.accepted,
-                                  alone ? draft_time : absl::ZeroDuration());
+  for (Member* member : running_) {
+    member->item->status = Finish(member);
+    StepResult& result = *member->item->result;
+    if (member->item->status.ok() && !IsChunk(*member->item)) {
+      member->item->drafter->Learn(result.drafted, result.accepted,
+                                   alone ? draft_time : absl::ZeroDuration());
     }
-    result.draft_time = draft_time * member.asked / std::max<int64_t>(1, asked);
-    result.verify_time = verify_time * member.pass.plan.rows / rows;
+    result.draft_time =
+        draft_time * member->asked / std::max<int64_t>(1, asked);
+    result.verify_time = verify_time * member->pass.plan.rows / rows;
     result.accept_time = watch.Lap();
   }
 }
 
 void Stepper::Draft() {
   const int32_t vocab_size = target_->config().vocab_size;
-  std::vector<DFlashDrafter::Request> requests;
-  std::vector<Member*> asking;
-  std::vector<const std::atomic<bool>*> flags;
-  for (Member& member : members_) {
-    StepItem& item = *member.item;
+  requests_.clear();
+  asking_.clear();
+  flags_.clear();
+  for (Member* member : running_) {
+    StepItem& item = *member->item;
     if (IsChunk(item)) continue;
     item.result->choice =
         item.drafter->Plan(item.sequence, MaxDrafts(item), verifying_);
-    member.asked = item.result->choice.drafts;
-    if (member.asked == 0) continue;
+    member->asked = item.result->choice.drafts;
+    if (member->asked == 0) continue;
+    member->drafts.reserve(max_block_);
     if (item.drafter->dflash() == nullptr) {
-      item.status = item.drafter->Propose(item.sequence, member.asked,
-                                          item.cancel, &member.drafts);
+      item.status = item.drafter->Propose(item.sequence, member->asked,
+                                          item.cancel, &member->drafts);
       continue;
     }
-    requests.push_back(
-        {item.drafter->dflash(), item.sequence, member.asked, &member.drafts});
-    asking.push_back(&member);
-    if (item.cancel != nullptr) flags.push_back(item.cancel);
+    requests_.push_back({item.drafter->dflash(), item.sequence, member->asked,
+                         &member->drafts});
+    asking_.push_back(member);
+    if (item.cancel != nullptr) flags_.push_back(item.cancel);
   }
-  if (!requests.empty()) {
+  if (!requests_.empty()) {
     const absl::Status status = DFlashDrafter::ProposeMany(
-        requests,
-        flags.size() == requests.size() ? CancelFlags(flags) : CancelFlags());
-    const bool retry = absl::IsResourceExhausted(status) && asking.size() > 1;
-    for (Member* member : asking) {
+        requests_, flags_.size() == requests_.size() ? CancelFlags(flags_)
+                                                     : CancelFlags());
+    const bool retry = absl::IsResourceExhausted(status) && asking_.size() > 1;
+    for (Member* member : asking_) {
       StepItem& item = *member->item;
       item.status = retry ? item.drafter->Propose(item.sequence, member->asked,
                                                   item.cancel, &member->drafts)
                           : status;
     }
   }
-  for (Member& member : members_) {
-    StepItem& item = *member.item;
-    if (member.asked == 0 || !item.status.ok()) continue;
-    if (static_cast<int32_t>(member.drafts.size()) > member.asked) {
-      member.drafts.resize(member.asked);
+  for (Member* member : running_) {
+    StepItem& item = *member->item;
+    if (member->asked == 0 || !item.status.ok()) continue;
+    if (static_cast<int32_t>(member->drafts.size()) > member->asked) {
+      member->drafts.resize(member->asked);
     }
-    item.drafter->Review(item.sequence, verifying_, &member.drafts);
-    for (const TokenId draft : member.drafts) {
+    item.drafter->Review(item.sequence, verifying_, &member->drafts);
+    for (const TokenId draft : member->drafts) {
       if (draft >= 0 && draft < vocab_size) continue;
       item.status = absl::InvalidArgumentError(
           absl::StrCat("the drafter proposed token ", draft, "; ids are 0 to ",
@@ -218,16 +225,17 @@ void Stepper::Verify() {
   passes_.clear();
   float* logits = logits_.data();
   float* taps = taps_.data();
-  for (Member& member : members_) {
-    StepItem& item = *member.item;
+  for (Member* member : running_) {
+    StepItem& item = *member->item;
     TargetPass pass;
     if (IsChunk(item)) {
       pass.tokens = item.chunk;
     } else {
-      member.block.assign(1, item.sequence.back());
-      member.block.insert(member.block.end(), member.drafts.begin(),
-                          member.drafts.end());
-      pass.tokens = member.block;
+      member->block.reserve(max_block_);
+      member->block.assign(1, item.sequence.back());
+      member->block.insert(member->block.end(), member->drafts.begin(),
+                           member->drafts.end());
+      pass.tokens = member->block;
     }
     absl::StatusOr<BlockPlan> plan =
         item.state->cursor.Plan(static_cast<int32_t>(pass.tokens.size()));
@@ -250,16 +258,16 @@ void Stepper::Verify() {
       taps += pass.plan.rows * tap_floats_;
     }
     item.state->cursor.Begin(pass.plan);
-    member.pass = pass;
+    member->pass = pass;
     passes_.push_back(pass);
   }
   if (passes_.empty()) return;
   const absl::Status status = target_->Run(passes_);
   if (status.ok()) return;
   const bool retry = absl::IsResourceExhausted(status) && passes_.size() > 1;
-  for (Member& member : members_) {
-    if (!member.item->status.ok()) continue;
-    member.item->status = retry ? target_->Run(member.pass) : status;
+  for (Member* member : running_) {
+    if (!member->item->status.ok()) continue;
+    member->item->status = retry ? target_->Run(member->pass) : status;
   }
 }
 
@@ -281,7 +289,7 @@ absl::Status Stepper::Finish(Member* member) {
   const int32_t vocab_size = target_->config().vocab_size;
   ArgMaxRows(pass.plan.rows, vocab_size, pass.logits, vocab_size, picks_.data(),
              pool_);
-  Acceptance acceptance = AcceptDrafts(
+  const Acceptance acceptance = AcceptDrafts(
       absl::MakeConstSpan(picks_.data(), pass.plan.rows), pass.logits,
       vocab_size, member->drafts, pass.plan.position + 1, item.sampler);
   if (acceptance.tokens.empty()) {
@@ -295,7 +303,9 @@ absl::Status Stepper::Finish(Member* member) {
   // there is one in every step.
   item.result->accepted = std::min(
       acceptance.accepted, static_cast<int32_t>(acceptance.tokens.size()) - 1);
-  item.result->tokens = std::move(acceptance.tokens);
+  item.result->tokens.reserve(max_block_);
+  item.result->tokens.assign(acceptance.tokens.begin(),
+                             acceptance.tokens.end());
   if (item.logits != nullptr) {
     std::memcpy(item.logits, pass.logits,
                 int64_t{pass.plan.rows} * vocab_size * sizeof(float));

@@ -94,7 +94,8 @@ class Stepper {
   // and one; on success it is published with nothing of it kept: call Keep(j)
   // once j of its tokens have been delivered. A chunk belongs to its sequence
   // at once, with the bits that its tokens would have had if decoded. Every
-  // item's outcome is the one that it would have had alone.
+  // item's outcome is the one that it would have had alone. Allocates only
+  // until its buffers, and those of the results, have grown to what is needed.
   void Step(absl::Span<StepItem> items);
   // One alone; returns its status.
   absl::Status Step(StepItem item) {
@@ -109,7 +110,7 @@ class Stepper {
  private:
   // An item that runs in the current pass.
   struct Member {
-    StepItem* item;
+    StepItem* item = nullptr;
     int32_t asked = 0;  // Drafts that the drafter was asked for.
     std::vector<TokenId> drafts;
     std::vector<TokenId> block;
@@ -128,7 +129,7 @@ class Stepper {
   // Room for the scores of `rows` rows, if there is memory for it.
   void Grow(int32_t rows);
   void StepTogether(absl::Span<StepItem> items);
-  // The parts of a pass, each for all members_; a failure goes to the item.
+  // The parts of a pass, each for all of running_; a failure goes to the item.
   // What memory did not suffice for together is tried one by one.
   void Draft();
   void Verify();
@@ -143,7 +144,13 @@ class Stepper {
   int32_t score_rows_ = 0;
   AlignedArray<float> taps_;   // [max_rows, tap_floats]
   std::vector<ArgMax> picks_;  // [max_block]
+  // Of the current pass; kept from one to the next, with what they hold, so
+  // that a step allocates nothing.
   std::vector<Member> members_;
+  std::vector<Member*> running_;  // Those that have not failed.
+  std::vector<DFlashDrafter::Request> requests_;
+  std::vector<Member*> asking_;  // [requests_.size()]
+  std::vector<const std::atomic<bool>*> flags_;
   std::vector<TargetPass> passes_;
   CostCurve verifying_;  // Steps with one sequence in them, by rows.
 };

@@ -47,7 +47,8 @@ StopTextMatcher::Result StopTextMatcher::Push(absl::string_view piece) {
   const size_t count = before.size() + read - held;
   if (before.empty()) return {piece.substr(0, count), stopped_};
   const size_t old = std::min(count, before.size());
-  released_ = absl::StrCat(before.substr(0, old), piece.substr(0, count - old));
+  released_.assign(before.data(), old);
+  absl::StrAppend(&released_, piece.substr(0, count - old));
   return {released_, stopped_};
 }
 

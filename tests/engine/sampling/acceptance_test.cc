@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "engine/sampling/sampler.h"
 #include "engine/sampling_options.h"
 #include "gmock/gmock.h"
@@ -18,6 +19,7 @@ namespace {
 
 using ::deltaedge::testing::Random;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 
 std::vector<ArgMax> Picks(const std::vector<TokenId>& ids) {
@@ -61,8 +63,8 @@ TEST(AcceptanceTest, CountsTheMatchingPrefixAndNotTheMatches) {
     drafts[wrong] = 99;
     const Acceptance result = AcceptGreedily(Picks(truth), drafts);
     EXPECT_EQ(result.accepted, wrong);
-    EXPECT_EQ(result.tokens,
-              std::vector<TokenId>(truth.begin(), truth.begin() + wrong + 1));
+    EXPECT_THAT(result.tokens,
+                ElementsAreArray(absl::MakeConstSpan(truth).first(wrong + 1)));
   }
 }
 

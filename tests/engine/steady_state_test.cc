@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Once its buffers have grown, a session's loop asks for no memory: not a step,
+// not a token, whoever drafts. What a caller does with the results is its own.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/engine.h"
+#include "engine/options.h"
+#include "engine/session.h"
+#include "engine/stats.h"
+#include "gtest/gtest.h"
+#include "tests/testing/demo_pair.h"
+#include "tests/testing/heap_calls.h"
+
+namespace deltaedge {
+namespace {
+
+using testing::HeapCalls;
+
+constexpr int32_t kContext = 1024;
+// A ring goes round once while calls are counted.
+constexpr int kWarmUpTokens = 60;
+constexpr int kTokens = 60;
+// Of sessions together, of up to 16 tokens each.
+constexpr int kWarmUpSteps = 20;
+constexpr int kSteps = 10;
+
+struct Case {
+  std::string name;
+  SessionOptions session;
+  GenerateOptions rules;
+  int threads = 1;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+SessionOptions Drafts(int32_t drafts) {
+  SessionOptions options;
+  options.draft_tokens = drafts;
+  return options;
+}
+
+SessionOptions Lookup(std::optional<int32_t> drafts) {
+  SessionOptions options;
+  options.draft_tokens = drafts;
+  options.lookup = true;
+  return options;
+}
+
+SessionOptions Slots(int32_t drafts) {
+  SessionOptions options = Drafts(drafts);
+  options.rollback = Rollback::kSlots;
+  return options;
+}
+
+GenerateOptions Logits() {
+  GenerateOptions rules;
+  rules.logits = true;
+  return rules;
+}
+
+GenerateOptions TopK() {
+  GenerateOptions rules;
+  rules.sampling.temperature = 0.7f;
+  rules.sampling.top_k = 20;
+  rules.sampling.top_p = 0.9f;
+  rules.sampling.seed = 3;
+  return rules;
+}
+
+// Texts that keep beginning.
+GenerateOptions StopTexts() {
+  GenerateOptions rules;
+  rules.stop_texts = {" of the kind that nobody ever says", "a a a a", " a b"};
+  return rules;
+}
+
+std::vector<Case> Cases() {
+  return {
+      {"plain", Drafts(0), {}},
+      {"plain_two_threads", Drafts(0), {}, 2},
+      {"plain_with_logits", Drafts(0), Logits()},
+      {"plain_slots", Slots(0), {}},
+      {"draft_model", Drafts(7), {}},
+      {"draft_model_two_threads", Drafts(7), {}, 2},
+      {"draft_model_slots", Slots(7), {}},
+      {"draft_model_with_logits", Drafts(7), Logits()},
+      {"draft_model_sampled", Drafts(7), TopK()},
+      {"draft_model_stop_texts", Drafts(7), StopTexts()},
+      {"adaptive", SessionOptions(), {}},
+      {"lookup", Lookup(5), {}},
+      {"lookup_adaptive", Lookup(std::nullopt), {}},
+  };
+}
+
+class SteadyStateTest : public ::testing::TestWithParam<Case> {
+ protected:
+  static std::unique_ptr<Engine> Open(int threads) {
+    EngineOptions options;
+    options.num_threads = threads;
+    auto engine = Engine::Open(testing::DemoPair(), options);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    return *std::move(engine);
+  }
+
+  static std::unique_ptr<Session> Started(const Engine& engine,
+                                          const std::string& question,
+                                          const Case& c) {
+    SessionOptions options = c.session;
+    options.max_context = kContext;
+    auto session = engine.NewSession(options);
+    EXPECT_TRUE(session.ok()) << session.status();
+    const auto prompt = engine.chat().Render({{Role::kUser, question}});
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
+    EXPECT_TRUE((*session)->Prefill(*prompt).ok());
+    GenerateOptions rules = c.rules;
+    rules.max_new_tokens = kContext;
+    rules.ignore_model_stop_tokens = true;
+    const absl::Status started = (*session)->Start(rules);
+    EXPECT_TRUE(started.ok()) << started;
+    return *std::move(session);
+  }
+
+  static bool NextIsThere(Session& session) {
+    const auto token = session.Next();
+    return token.ok() && token->has_value();
+  }
+};
+
+TEST_P(SteadyStateTest, NextAllocatesNothing) {
+  const auto engine = Open(GetParam().threads);
+  const auto session = Started(*engine, "What is a dog?", GetParam());
+  for (int i = 0; i < kWarmUpTokens; ++i) ASSERT_TRUE(NextIsThere(*session));
+  const int64_t before = HeapCalls();
+  int tokens = 0;
+  while (tokens < kTokens && NextIsThere(*session)) ++tokens;
+  EXPECT_EQ(HeapCalls(), before);
+  EXPECT_EQ(tokens, kTokens);
+}
+
+class StepManySteadyStateTest : public SteadyStateTest {};
+
+// The list of outcomes is the caller's, one array a call.
+TEST_P(StepManySteadyStateTest, AllocatesItsAnswerOnly) {
+  const auto engine = Open(GetParam().threads);
+  std::vector<std::unique_ptr<Session>> owned;
+  std::vector<Session*> sessions;
+  for (const char* question : {"What is a dog?", "What is a house?", "Who?"}) {
+    owned.push_back(Started(*engine, question, GetParam()));
+    sessions.push_back(owned.back().get());
+  }
+  const auto step = [&] {
+    const auto outcomes = engine->StepMany(sessions);
+    if (!outcomes.ok()) return false;
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      if (!(*outcomes)[i].ok()) return false;
+      do {
+        if (!NextIsThere(*sessions[i])) return false;
+      } while (sessions[i]->waiting() > 0);
+    }
+    return true;
+  };
+  for (int i = 0; i < kWarmUpSteps; ++i) ASSERT_TRUE(step());
+  const int64_t before = HeapCalls();
+  int steps = 0;
+  while (steps < kSteps && step()) ++steps;
+  EXPECT_EQ(HeapCalls() - before, kSteps);
+  EXPECT_EQ(steps, kSteps);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, SteadyStateTest, ::testing::ValuesIn(Cases()),
+                         [](const auto& c) { return c.param.name; });
+INSTANTIATE_TEST_SUITE_P(Ways, StepManySteadyStateTest,
+                         ::testing::Values(Case{"plain", Drafts(0), {}},
+                                           Case{
+                                               "draft_model", Drafts(3), {}, 2},
+                                           Case{"adaptive", {}, {}}),
+                         [](const auto& c) { return c.param.name; });
+
+TEST(HeapCallsTest, CountsWhatIsAllocated) {
+  const int64_t before = HeapCalls();
+  auto one = std::make_unique<std::vector<int>>();
+  one->reserve(10);
+  EXPECT_GE(one->capacity(), 10u);
+  EXPECT_EQ(HeapCalls() - before, 2);
+}
+
+}  // namespace
+}  // namespace deltaedge
