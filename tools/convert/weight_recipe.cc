@@ -38,20 +38,6 @@ WeightType WantedType(const WeightRecipe& recipe, TensorRole role) {
   return recipe.weights;
 }
 
-absl::string_view RoleName(TensorRole role) {
-  switch (role) {
-    case TensorRole::kFloat:
-      return "small";
-    case TensorRole::kHead:
-      return "embedding, head";
-    case TensorRole::kGdn:
-      return "delta layers";
-    case TensorRole::kMatrix:
-      break;
-  }
-  return "attention, MLP";
-}
-
 std::string AllTypeNames() {
   return absl::StrJoin(kWeightTypes, ", ",
                        [](std::string* out, WeightType type) {
@@ -112,10 +98,24 @@ std::vector<StoredWeights> CountWeights(absl::Span<const TensorSpec> specs) {
   return all;
 }
 
+absl::string_view TensorRoleName(TensorRole role) {
+  switch (role) {
+    case TensorRole::kFloat:
+      return "small";
+    case TensorRole::kHead:
+      return "embedding, head";
+    case TensorRole::kGdn:
+      return "delta layers";
+    case TensorRole::kMatrix:
+      break;
+  }
+  return "attention, MLP";
+}
+
 std::string StoredText(const StoredWeights& stored) {
   return absl::StrFormat("%-16s%-4s %4d tensors, %.1f MiB",
-                         RoleName(stored.role), WeightTypeName(stored.type),
-                         stored.tensors,
+                         TensorRoleName(stored.role),
+                         WeightTypeName(stored.type), stored.tensors,
                          static_cast<double>(stored.bytes) / (1 << 20));
 }
 

@@ -54,6 +54,9 @@ struct StoredWeights {
 // What `specs` come to, by role and type, in the order of both.
 std::vector<StoredWeights> CountWeights(absl::Span<const TensorSpec> specs);
 
+// "attention, MLP" and so on, for people.
+absl::string_view TensorRoleName(TensorRole role);
+
 // One line for people.
 std::string StoredText(const StoredWeights& stored);
 
