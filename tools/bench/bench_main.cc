@@ -2,20 +2,29 @@
 //
 // Measures the engine through its public interface:
 //
-//   bench [--target=FILE.gdn [--draft=FILE.gdn]] [--threads=1,2]
-//         [--decode=64] [--spec] [--sessions=4] [--rollback=journal,slots]
-//         [--format=table|json]
+//   bench [--target=FILE.gdn [--draft=FILE.gdn]]
+//         [--shape=0.8b --weights=q8 [--head=..] [--gdn=..] [--layers=N]
+//          [--model_folder=FOLDER]]
+//         [--threads=1,2] [--decode=64] [--rows=1,2,4,8,16]
+//         [--prefill=128,512] [--spec] [--sessions=4] [--max_new_tokens=64]
+//         [--draft_tokens=max,auto,7] [--rollback=journal,slots]
+//         [--packed_weights=memory|file] [--format=table|json]
 
+#include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
 #include "absl/flags/usage.h"
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
@@ -23,41 +32,80 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "engine/base/status_macros.h"
 #include "engine/engine.h"
+#include "engine/model/config.h"
 #include "engine/model/model_file.h"
-#include "engine/model/tensor_list.h"
+#include "engine/ops/linear.h"
 #include "engine/options.h"
+#include "nlohmann/json.hpp"
+#include "tools/bench/machine.h"
+#include "tools/bench/measure.h"
+#include "tools/bench/model_facts.h"
 #include "tools/bench/report.h"
 #include "tools/bench/session_bench.h"
+#include "tools/bench/shape_models.h"
+#include "tools/bench/step_bench.h"
+#include "tools/convert/recipe_flags.h"
 #include "tools/cpp/runfiles/runfiles.h"
 
+// --weights, --head and --gdn, for --shape, are of tools/convert:recipe_flags.
 ABSL_FLAG(std::string, target, "",
           "a model file; its prompts are random tokens. Default: the "
           "dictionary of //examples/chat with its draft, which is asked "
           "questions");
 ABSL_FLAG(std::string, draft, "", "the model file of a draft of --target");
+ABSL_FLAG(std::string, shape, "",
+          "in place of --target: random weights in the sizes of a published "
+          "model, 0.8b, 2b, 4b, 9b or 27b, and its draft if drafts are "
+          "measured. --weights, --head and --gdn are their types");
+ABSL_FLAG(int32_t, layers, 0, "of --shape: this many layers only. 0: all");
+ABSL_FLAG(std::string, model_folder, "",
+          "where the models of --shape are kept and looked for. Default: a "
+          "temporary folder, removed at the end");
 ABSL_FLAG(std::vector<std::string>, threads, {"0"},
           "threads of a step; everything is measured for each. 0: as many as "
           "there are cores");
-ABSL_FLAG(int32_t, decode, 64, "new tokens of an answer, at most");
+ABSL_FLAG(int32_t, decode, 64, "new tokens of plain decoding. 0: not measured");
+ABSL_FLAG(std::vector<std::string>, rows,
+          std::vector<std::string>({"1", "2", "4", "8", "16"}),
+          "rows of whole steps of the target. Empty: not measured");
+ABSL_FLAG(std::vector<std::string>, prefill,
+          std::vector<std::string>({"128", "512"}),
+          "rows of prompts. Empty: not measured");
 ABSL_FLAG(bool, spec, true,
           "whether drafts are measured against plain decoding, if there is a "
           "draft");
 ABSL_FLAG(int32_t, sessions, 4,
           "sessions that are stepped together against one after another. 0: "
           "not measured");
+ABSL_FLAG(int32_t, max_new_tokens, 64,
+          "new tokens of an answer of --spec and --sessions, at most");
+ABSL_FLAG(std::vector<std::string>, draft_tokens, {"max"},
+          "tokens drafted in a step, of --spec and --sessions: a number; max: "
+          "all that the draft's block has; auto: the engine chooses");
 ABSL_FLAG(int32_t, prompt, 64, "tokens of a random prompt");
 ABSL_FLAG(std::vector<std::string>, rollback,
           std::vector<std::string>({"journal", "slots"}),
           "ways of rolling back");
 ABSL_FLAG(int32_t, repetitions, 11,
           "of everything; candidates that are compared alternate");
+ABSL_FLAG(std::string, packed_weights, "memory",
+          "memory: packed at every start; file: mapped from a file beside the "
+          "model, if it is there (EngineOptions::packed_weights)");
 ABSL_FLAG(std::string, format, "table", "table or json (one object a line)");
 
 namespace deltaedge {
 namespace {
+
+std::atomic<bool> interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+// Lets the work end by itself, so that the models it made are removed.
+void Interrupt(int) { interrupted.store(true); }
 
 absl::Status BadFlag(absl::string_view name, absl::string_view value,
                      absl::string_view allowed) {
@@ -71,6 +119,33 @@ absl::Status CheckAtLeast(absl::string_view name, int32_t value,
   return BadFlag(name, absl::StrCat(value), absl::StrCat(least, " or more"));
 }
 
+// `texts` of the flag `name` as numbers of [least, most].
+absl::StatusOr<std::vector<int32_t>> Numbers(
+    absl::string_view name, const std::vector<std::string>& texts,
+    int32_t least, int32_t most = std::numeric_limits<int32_t>::max()) {
+  std::vector<int32_t> numbers;
+  for (const std::string& text : texts) {
+    int32_t number;
+    if (!absl::SimpleAtoi(text, &number) || number < least || number > most) {
+      return BadFlag(name, text,
+                     most == std::numeric_limits<int32_t>::max()
+                         ? absl::StrCat(least, " or more")
+                         : absl::StrCat(least, " to ", most));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+// Which of a few words the flag `name` says: its index in `words`.
+absl::StatusOr<int> Word(absl::string_view name, absl::string_view value,
+                         const std::vector<std::string>& words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (value == words[i]) return static_cast<int>(i);
+  }
+  return BadFlag(name, value, absl::StrJoin(words, " or "));
+}
+
 // `bazel run` starts programs in a folder of its own and says where it was
 // called; paths are meant from there.
 std::string UserPath(const std::string& path) {
@@ -79,25 +154,135 @@ std::string UserPath(const std::string& path) {
   return absl::StrCat(folder, "/", path);
 }
 
-absl::StatusOr<ModelFiles> Files(const char* program) {
-  ModelFiles files = {UserPath(absl::GetFlag(FLAGS_target)),
-                      UserPath(absl::GetFlag(FLAGS_draft))};
-  if (!files.target.empty()) return files;
-  if (!files.draft.empty()) {
-    return absl::InvalidArgumentError("--draft needs --target");
+bool IsSet(absl::string_view flag) {
+  const absl::CommandLineFlag* const found = absl::FindCommandLineFlag(flag);
+  return found->CurrentValue() != found->DefaultValue();
+}
+
+bool IsDictionary() {
+  return absl::GetFlag(FLAGS_target).empty() &&
+         absl::GetFlag(FLAGS_shape).empty();
+}
+
+// What is to be measured.
+struct Plan {
+  Format format = Format::kTable;
+  std::vector<int32_t> threads, rows, prefill;
+  // -1: all of the draft's block. Unset: the engine's choice.
+  std::vector<std::optional<int32_t>> draft_tokens;
+  std::vector<Rollback> rollbacks;
+  int32_t decode = 0, sessions = 0, new_tokens = 0, prompt = 0;
+  int32_t repetitions = 0;
+  bool spec = false;
+  EngineOptions::PackedWeights packed_weights =
+      EngineOptions::PackedWeights::kMemory;
+
+  bool drafts() const { return spec || sessions > 0; }
+};
+
+absl::StatusOr<Plan> PlanFromFlags() {
+  Plan plan;
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const int format,
+      Word("format", absl::GetFlag(FLAGS_format), {"table", "json"}));
+  plan.format = format == 0 ? Format::kTable : Format::kJson;
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const int packed,
+      Word("packed_weights", absl::GetFlag(FLAGS_packed_weights),
+           {"memory", "file"}));
+  plan.packed_weights = packed == 0 ? EngineOptions::PackedWeights::kMemory
+                                    : EngineOptions::PackedWeights::kFile;
+  plan.decode = absl::GetFlag(FLAGS_decode);
+  plan.spec = absl::GetFlag(FLAGS_spec);
+  plan.sessions = absl::GetFlag(FLAGS_sessions);
+  plan.new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
+  plan.prompt = absl::GetFlag(FLAGS_prompt);
+  plan.repetitions = absl::GetFlag(FLAGS_repetitions);
+  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("decode", plan.decode, 0));
+  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("sessions", plan.sessions, 0));
+  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("max_new_tokens", plan.new_tokens, 1));
+  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("prompt", plan.prompt, 1));
+  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("repetitions", plan.repetitions, 1));
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      plan.threads, Numbers("threads", absl::GetFlag(FLAGS_threads), 0));
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      plan.rows, Numbers("rows", absl::GetFlag(FLAGS_rows), 1, kMaxBlockRows));
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      plan.prefill, Numbers("prefill", absl::GetFlag(FLAGS_prefill), 1));
+  for (const std::string& name : absl::GetFlag(FLAGS_rollback)) {
+    DELTAEDGE_ASSIGN_OR_RETURN(const int which,
+                               Word("rollback", name, {"journal", "slots"}));
+    plan.rollbacks.push_back(which == 0 ? Rollback::kJournal
+                                        : Rollback::kSlots);
   }
+  if (plan.rollbacks.empty()) {
+    return BadFlag("rollback", "", "journal or slots, or both");
+  }
+  for (const std::string& text : absl::GetFlag(FLAGS_draft_tokens)) {
+    int32_t number = -1;
+    if (text == "auto") {
+      plan.draft_tokens.push_back(std::nullopt);
+    } else if (text == "max" || (absl::SimpleAtoi(text, &number) &&
+                                 number >= 1 && number < kMaxBlockRows)) {
+      plan.draft_tokens.push_back(number);
+    } else {
+      return BadFlag("draft_tokens", text,
+                     absl::StrCat("1 to ", kMaxBlockRows - 1, ", max or auto"));
+    }
+  }
+  return plan;
+}
+
+absl::StatusOr<ModelFiles> Dictionary(const char* program) {
   std::string error;
   const auto runfiles = absl::WrapUnique(
       bazel::tools::cpp::runfiles::Runfiles::Create(program, &error));
   if (runfiles == nullptr) {
     return absl::NotFoundError(
         "the dictionary is not beside this program; start it with `bazel "
-        "run`, or name a model with --target");
+        "run`, or name a model with --target or --shape");
   }
   const std::string folder = "deltaedge/examples/chat/model/";
-  files.target = runfiles->Rlocation(folder + "target.gdn");
-  files.draft = runfiles->Rlocation(folder + "draft.gdn");
-  return files;
+  return ModelFiles{runfiles->Rlocation(folder + "target.gdn"),
+                    runfiles->Rlocation(folder + "draft.gdn")};
+}
+
+// The models that the flags name. `*temporary` gets the folder of those that
+// were made for this run only.
+absl::StatusOr<ModelFiles> Models(const char* program, bool drafts,
+                                  std::unique_ptr<TemporaryFolder>* temporary) {
+  const ModelFiles files = {UserPath(absl::GetFlag(FLAGS_target)),
+                            UserPath(absl::GetFlag(FLAGS_draft))};
+  const std::string shape = absl::GetFlag(FLAGS_shape);
+  if (files.target.empty() && !files.draft.empty()) {
+    return absl::InvalidArgumentError(
+        "--draft needs --target; --shape has a draft of its own");
+  }
+  if (shape.empty()) {
+    for (const char* flag :
+         {"weights", "head", "gdn", "layers", "model_folder"}) {
+      if (!IsSet(flag)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag, " is for --shape, which is not given"));
+    }
+    return files.target.empty() ? Dictionary(program) : files;
+  }
+  if (!files.target.empty()) {
+    return absl::InvalidArgumentError(
+        "--target and --shape exclude each other");
+  }
+  ShapeModelOptions options;
+  options.shape = shape;
+  options.layers = absl::GetFlag(FLAGS_layers);
+  options.draft = drafts;
+  options.folder = UserPath(absl::GetFlag(FLAGS_model_folder));
+  options.stop = &interrupted;
+  DELTAEDGE_ASSIGN_OR_RETURN(options.recipe, RecipeFromFlags());
+  if (options.folder.empty()) {
+    DELTAEDGE_ASSIGN_OR_RETURN(*temporary, TemporaryFolder::Create());
+    options.folder = (*temporary)->path();
+  }
+  return ShapeModels(options);
 }
 
 // Those of the dictionary.
@@ -115,98 +300,125 @@ absl::StatusOr<std::vector<std::vector<TokenId>>> Questions(
   return prompts;
 }
 
-std::vector<std::vector<TokenId>> RandomPrompts(const Engine& engine,
-                                                int32_t tokens) {
-  uint64_t state = 1;
-  std::vector<std::vector<TokenId>> prompts(8);
-  for (std::vector<TokenId>& prompt : prompts) {
-    for (int32_t i = 0; i < tokens; ++i) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      prompt.push_back(
-          static_cast<TokenId>((state >> 33) % engine.info().vocab_size));
-    }
+// What is the same for all tests with one engine.
+absl::StatusOr<nlohmann::ordered_json> Facts(const Engine& engine,
+                                             const ModelFiles& files,
+                                             absl::string_view weights,
+                                             const TokenBytes& bytes,
+                                             ReadStream* stream) {
+  const ModelInfo& info = engine.info();
+  std::vector<double> rates;
+  for (int i = 0; i < 11; ++i) {
+    rates.push_back(ReadStream::kBytes / absl::ToDoubleSeconds(stream->Read()) /
+                    1e9);
   }
-  return prompts;
+  nlohmann::ordered_json facts = {
+      {"test", "setup"},
+      {"model", info.name.empty() ? files.target : info.name},
+      {"weights", weights},
+      {"threads", info.threads},
+      {"cpu", CpuName()},
+      {"kernels", info.cpu_target},
+      {"products", PackingIdentity()},
+      {"packed_weights", info.packed_weights},
+      {"draft_block", info.draft_block},
+      {"weight_bytes_per_token", bytes.weights},
+      {"state_bytes_per_token", bytes.states},
+      {"kv_bytes_per_position", bytes.kv_of_position},
+  };
+  AddSpread("read_gb_per_second", SpreadOf(rates), &facts);
+  return facts;
 }
 
-absl::StatusOr<std::string> WeightsOf(const std::string& path) {
-  DELTAEDGE_ASSIGN_OR_RETURN(const auto file, ModelFile::Open(path));
-  return std::string(
-      WeightTypeName(file->target_weights().layers[0].mlp.gate.type));
-}
-
-absl::Status Run(const char* program) {
-  Format format = Format::kTable;
-  if (absl::GetFlag(FLAGS_format) == "json") {
-    format = Format::kJson;
-  } else if (absl::GetFlag(FLAGS_format) != "table") {
-    return BadFlag("format", absl::GetFlag(FLAGS_format), "table or json");
+absl::Status Measure(const ModelFiles& files, const Plan& plan, int threads) {
+  DELTAEDGE_ASSIGN_OR_RETURN(const auto target, ModelFile::Open(files.target));
+  const std::string weights = WeightsText(*target);
+  const TokenBytes bytes = TokenBytesOf(*target);
+  EngineOptions options;
+  options.num_threads = threads;
+  options.packed_weights = plan.packed_weights;
+  DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                             Engine::Open(files, options));
+  const ModelInfo& info = engine->info();
+  DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadStream> stream,
+                             ReadStream::Create(info.threads));
+  for (const int32_t rows : plan.prefill) {
+    if (rows < info.max_context) continue;
+    return BadFlag(
+        "prefill", absl::StrCat(rows),
+        absl::StrCat("less than the model's context of ", info.max_context));
   }
+
   SessionBench bench;
-  bench.new_tokens = absl::GetFlag(FLAGS_decode);
-  bench.repetitions = absl::GetFlag(FLAGS_repetitions);
-  const int32_t sessions = absl::GetFlag(FLAGS_sessions);
-  const int32_t prompt = absl::GetFlag(FLAGS_prompt);
-  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("decode", bench.new_tokens, 1));
-  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("repetitions", bench.repetitions, 1));
-  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("sessions", sessions, 0));
-  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("prompt", prompt, 1));
-  for (const std::string& name : absl::GetFlag(FLAGS_rollback)) {
-    if (name != "journal" && name != "slots") {
-      return BadFlag("rollback", name, "journal, slots, or both");
+  bench.engine = engine.get();
+  bench.rollbacks = plan.rollbacks;
+  bench.repetitions = plan.repetitions;
+  bench.stop = &interrupted;
+  bench.stop_tokens = IsDictionary();
+  if (bench.stop_tokens) {
+    DELTAEDGE_ASSIGN_OR_RETURN(bench.prompts, Questions(*engine));
+  } else {
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
+      bench.prompts.push_back(RandomTokens(info.vocab_size, plan.prompt, seed));
     }
-    bench.rollbacks.push_back(name == "slots" ? Rollback::kSlots
-                                              : Rollback::kJournal);
   }
-  if (bench.rollbacks.empty()) return BadFlag("rollback", "", "journal, slots");
-  std::vector<int32_t> threads;
-  for (const std::string& text : absl::GetFlag(FLAGS_threads)) {
-    int32_t count;
-    if (!absl::SimpleAtoi(text, &count) || count < 0) {
-      return BadFlag("threads", text, "0 or more");
+  for (const std::optional<int32_t> draft_tokens : plan.draft_tokens) {
+    if (info.draft_block <= 1) break;
+    const int32_t most = info.draft_block - 1;
+    if (draft_tokens.value_or(0) > most) {
+      return BadFlag("draft_tokens", absl::StrCat(*draft_tokens),
+                     absl::StrCat("1 to ", most, " with this draft"));
     }
-    threads.push_back(count);
+    bench.draft_tokens.push_back(draft_tokens == -1 ? most : draft_tokens);
   }
 
-  DELTAEDGE_ASSIGN_OR_RETURN(const ModelFiles files, Files(program));
-  DELTAEDGE_ASSIGN_OR_RETURN(const std::string weights,
-                             WeightsOf(files.target));
-  for (const int32_t count : threads) {
-    EngineOptions options;
-    options.num_threads = count;
-    DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                               Engine::Open(files, options));
-    bench.engine = engine.get();
-    bench.stop_tokens = absl::GetFlag(FLAGS_target).empty();
-    if (bench.stop_tokens) {
-      DELTAEDGE_ASSIGN_OR_RETURN(bench.prompts, Questions(*engine));
-    } else {
-      bench.prompts = RandomPrompts(*engine, prompt);
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const nlohmann::ordered_json facts,
+      Facts(*engine, files, weights, bytes, stream.get()));
+  absl::PrintF("%s%s", Setup(facts, plan.format), Heading(plan.format));
+  std::fflush(stdout);
+  const auto print = [&](absl::StatusOr<std::vector<Result>> results) {
+    if (!results.ok()) return results.status();
+    for (Result& result : *results) {
+      result.weights = weights;
+      absl::PrintF("%s", Line(result, plan.format));
     }
-    if (format == Format::kTable) {
-      absl::PrintF(
-          "%s: %.1f MB of weights, %s, %d threads\n",
-          engine->info().name.empty() ? files.target : engine->info().name,
-          engine->info().weight_bytes / 1e6, engine->info().cpu_target,
-          engine->info().threads);
-    }
-    absl::PrintF("%s", Heading(format));
-    const auto print = [&](absl::StatusOr<std::vector<Result>> results) {
-      if (!results.ok()) return results.status();
-      for (Result& result : *results) {
-        result.weights = weights;
-        absl::PrintF("%s", Line(result, format));
-      }
-      std::fflush(stdout);
-      return absl::OkStatus();
-    };
-    DELTAEDGE_RETURN_IF_ERROR(print(BenchDecode(bench)));
-    if (absl::GetFlag(FLAGS_spec) && engine->info().draft_block > 1) {
-      DELTAEDGE_RETURN_IF_ERROR(print(BenchSpec(bench)));
-    }
-    if (sessions > 0) {
-      DELTAEDGE_RETURN_IF_ERROR(print(BenchSessions(bench, sessions)));
-    }
+    std::fflush(stdout);
+    return absl::OkStatus();
+  };
+  if (plan.decode > 0) {
+    bench.new_tokens = plan.decode;
+    DELTAEDGE_RETURN_IF_ERROR(print(BenchDecode(bench, bytes, stream.get())));
+  }
+  if (!plan.rows.empty()) {
+    DELTAEDGE_RETURN_IF_ERROR(print(BenchRows(bench, plan.rows)));
+  }
+  if (!plan.prefill.empty()) {
+    DELTAEDGE_RETURN_IF_ERROR(
+        print(BenchPrefill(bench, plan.prefill, *target)));
+  }
+  bench.new_tokens = plan.new_tokens;
+  if (plan.spec && !bench.draft_tokens.empty()) {
+    DELTAEDGE_RETURN_IF_ERROR(print(BenchSpec(bench)));
+  }
+  if (plan.sessions > 0) {
+    DELTAEDGE_RETURN_IF_ERROR(print(BenchSessions(bench, plan.sessions)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const std::vector<char*>& arguments) {
+  if (arguments.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", arguments[1],
+                     "\" is not expected: all is said by flags (--help)"));
+  }
+  DELTAEDGE_ASSIGN_OR_RETURN(const Plan plan, PlanFromFlags());
+  std::unique_ptr<TemporaryFolder> temporary;
+  DELTAEDGE_ASSIGN_OR_RETURN(const ModelFiles files,
+                             Models(arguments[0], plan.drafts(), &temporary));
+  for (const int32_t threads : plan.threads) {
+    DELTAEDGE_RETURN_IF_ERROR(Measure(files, plan, threads));
   }
   return absl::OkStatus();
 }
@@ -217,21 +429,14 @@ absl::Status Run(const char* program) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "measures the engine:\n"
-      "  bench [--target=FILE.gdn [--draft=FILE.gdn]] [--threads=1,2]\n"
-      "        [--decode=64] [--spec] [--sessions=4] "
-      "[--rollback=journal,slots]\n"
-      "        [--format=table|json]\n"
+      "  bench [--target=FILE.gdn [--draft=FILE.gdn]]\n"
+      "  bench --shape=0.8b --weights=q8 --threads=1,2\n"
       "Candidates of a test take turns in one run; \"ratio\" is the median of "
       "tokens per second over the\nfirst candidate's in the same turn.");
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
-  absl::Status status;
-  if (arguments.size() > 1) {
-    status = absl::InvalidArgumentError(
-        absl::StrCat("\"", arguments[1],
-                     "\" is not expected: all is said by flags (--help)"));
-  } else {
-    status = deltaedge::Run(argv[0]);
-  }
+  std::signal(SIGINT, deltaedge::Interrupt);
+  std::signal(SIGTERM, deltaedge::Interrupt);
+  const absl::Status status = deltaedge::Run(arguments);
   if (status.ok()) return EXIT_SUCCESS;
   absl::FPrintF(stderr, "error: %s\n", status.message());
   return EXIT_FAILURE;

@@ -3,6 +3,7 @@
 #ifndef DELTAEDGE_TOOLS_BENCH_MEASURE_H_
 #define DELTAEDGE_TOOLS_BENCH_MEASURE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -29,7 +30,8 @@ struct Spread {
 Spread SpreadOf(std::vector<double> values);
 
 struct Measurement {
-  Spread ms;  // Of a repetition.
+  std::vector<double> seconds;  // Of each repetition, in order.
+  Spread ms;                    // Of a repetition.
   double tokens_per_second = 0.0;
   double tokens_per_step = 0.0;
   // Tokens per second over those of the first candidate in the same repetition.
@@ -38,14 +40,19 @@ struct Measurement {
   Spread ratio;
 };
 
+// Time of `a` over that of `b` in the same repetition. Both of one Alternate().
+Spread TimeRatio(const Measurement& a, const Measurement& b);
+
 // Does what is to be timed, and only that, between its own two looks at a
 // clock.
 using Candidate = std::function<absl::StatusOr<Sample>()>;
 
 // Runs all candidates in turn, once to warm up and then `repetitions` >= 1
-// times, each time beginning with another one. An error ends it.
+// times, each time beginning with another one. An error ends it. So does
+// `stop`, which may be null, when it is set: Cancelled.
 absl::StatusOr<std::vector<Measurement>> Alternate(
-    absl::Span<const Candidate> candidates, int32_t repetitions);
+    absl::Span<const Candidate> candidates, int32_t repetitions,
+    const std::atomic<bool>* stop = nullptr);
 
 }  // namespace deltaedge
 

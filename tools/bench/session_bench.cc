@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <string>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -27,7 +27,7 @@ class Answers {
  public:
   static absl::StatusOr<Answers> Create(const SessionBench& bench,
                                         int32_t sessions, Rollback rollback,
-                                        int32_t draft_tokens) {
+                                        std::optional<int32_t> draft_tokens) {
     Answers answers(bench);
     for (int32_t i = 0; i < sessions; ++i) {
       SessionOptions options;
@@ -116,86 +116,110 @@ class Answers {
 
 enum class Way { kApart, kTogether };
 
-// Candidates and what their results are called.
-class Group {
- public:
-  Group(const SessionBench& bench, std::string test, int32_t n)
-      : bench_(bench), test_(std::move(test)), n_(n) {}
+absl::Status AddAnswers(const SessionBench& bench, Result labels,
+                        int32_t sessions, Way way, Rollback rollback,
+                        Comparison* comparison) {
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      Answers created,
+      Answers::Create(bench, sessions, rollback, labels.draft_tokens));
+  const auto answers = std::make_shared<Answers>(std::move(created));
+  comparison->Add(std::move(labels), rollback, [answers, way] {
+    return way == Way::kApart ? answers->Apart() : answers->Together();
+  });
+  return absl::OkStatus();
+}
 
-  absl::Status Add(const std::string& name, int32_t sessions, Way way,
-                   Rollback rollback, int32_t draft_tokens) {
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        Answers created,
-        Answers::Create(bench_, sessions, rollback, draft_tokens));
-    const auto answers = std::make_shared<Answers>(std::move(created));
-    candidates_.push_back([answers, way] {
-      return way == Way::kApart ? answers->Apart() : answers->Together();
-    });
-    Result& result = results_.emplace_back();
-    result.test = test_;
-    result.way = name;
-    result.rollback = rollback == Rollback::kSlots ? "slots" : "journal";
-    result.threads = bench_.engine->info().threads;
-    result.draft_tokens = draft_tokens;
-    result.n = n_;
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<std::vector<Result>> Run() {
-    DELTAEDGE_ASSIGN_OR_RETURN(const std::vector<Measurement> measured,
-                               Alternate(candidates_, bench_.repetitions));
-    for (size_t i = 0; i < measured.size(); ++i) {
-      results_[i].measured = measured[i];
-    }
-    return std::move(results_);
-  }
-
- private:
-  const SessionBench& bench_;
-  const std::string test_;
-  const int32_t n_;
-  std::vector<Candidate> candidates_;
-  std::vector<Result> results_;
-};
-
-int32_t ModelDrafts(const SessionBench& bench) {
-  return std::max(0, bench.engine->info().draft_block - 1);
+Result Labels(const char* test, const char* way,
+              std::optional<int32_t> draft_tokens, int32_t n) {
+  Result labels;
+  labels.test = test;
+  labels.way = way;
+  labels.draft_tokens = draft_tokens;
+  labels.n = n;
+  return labels;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<Result>> BenchDecode(const SessionBench& bench) {
-  Group group(bench, "decode", bench.new_tokens);
+void Comparison::Add(Result labels, Rollback rollback, Candidate candidate) {
+  labels.rollback = rollback == Rollback::kSlots ? "slots" : "journal";
+  labels.threads = bench_.engine->info().threads;
+  results_.push_back(std::move(labels));
+  candidates_.push_back(std::move(candidate));
+}
+
+absl::StatusOr<std::vector<Result>> Comparison::Run() const {
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      std::vector<Measurement> measured,
+      Alternate(candidates_, bench_.repetitions, bench_.stop));
+  std::vector<Result> results = results_;
+  for (size_t i = 0; i < measured.size(); ++i) {
+    results[i].measured = std::move(measured[i]);
+  }
+  return results;
+}
+
+absl::StatusOr<std::vector<Result>> BenchDecode(const SessionBench& bench,
+                                                const TokenBytes& bytes,
+                                                ReadStream* stream) {
+  Comparison comparison(bench);
   for (const Rollback rollback : bench.rollbacks) {
     DELTAEDGE_RETURN_IF_ERROR(
-        group.Add("plain", 1, Way::kApart, rollback, /*draft_tokens=*/0));
+        AddAnswers(bench, Labels("decode", "plain", 0, bench.new_tokens), 1,
+                   Way::kApart, rollback, &comparison));
   }
-  return group.Run();
+  comparison.Add(Result(), bench.rollbacks[0], [stream] {
+    LetOthersRest();
+    return Sample{stream->Read(), /*tokens=*/1};
+  });
+  DELTAEDGE_ASSIGN_OR_RETURN(std::vector<Result> results, comparison.Run());
+  const Measurement stream_measured = std::move(results.back().measured);
+  results.pop_back();
+  // The first token's step is as long as the others: prompts end before it.
+  const int64_t middle =
+      static_cast<int64_t>(bench.prompts[0].size()) + bench.new_tokens / 2;
+  for (Result& result : results) {
+    const Measurement& m = result.measured;
+    const double tokens = m.tokens_per_second * m.ms.median / 1e3;
+    const double streams =
+        tokens * static_cast<double>(bytes.At(middle)) / ReadStream::kBytes;
+    Spread share = TimeRatio(stream_measured, m);
+    share = {share.median * streams, share.min * streams, share.max * streams};
+    AddSpread("share_of_roofline", share, &result.extra);
+  }
+  return results;
 }
 
 absl::StatusOr<std::vector<Result>> BenchSpec(const SessionBench& bench) {
-  Group group(bench, "spec", bench.new_tokens);
+  Comparison comparison(bench);
   DELTAEDGE_RETURN_IF_ERROR(
-      group.Add("plain", 1, Way::kApart, bench.rollbacks[0], 0));
-  for (const Rollback rollback : bench.rollbacks) {
-    DELTAEDGE_RETURN_IF_ERROR(
-        group.Add("drafts", 1, Way::kApart, rollback, ModelDrafts(bench)));
+      AddAnswers(bench, Labels("spec", "plain", 0, bench.new_tokens), 1,
+                 Way::kApart, bench.rollbacks[0], &comparison));
+  for (const std::optional<int32_t> draft_tokens : bench.draft_tokens) {
+    for (const Rollback rollback : bench.rollbacks) {
+      DELTAEDGE_RETURN_IF_ERROR(AddAnswers(
+          bench, Labels("spec", "drafts", draft_tokens, bench.new_tokens), 1,
+          Way::kApart, rollback, &comparison));
+    }
   }
-  return group.Run();
+  return comparison.Run();
 }
 
 absl::StatusOr<std::vector<Result>> BenchSessions(const SessionBench& bench,
                                                   int32_t sessions) {
   std::vector<Result> results;
-  std::vector<int32_t> drafts = {0};
-  if (ModelDrafts(bench) > 0) drafts.push_back(ModelDrafts(bench));
-  for (const int32_t draft_tokens : drafts) {
-    Group group(bench, "sessions", sessions);
-    DELTAEDGE_RETURN_IF_ERROR(group.Add("apart", sessions, Way::kApart,
-                                        bench.rollbacks[0], draft_tokens));
-    DELTAEDGE_RETURN_IF_ERROR(group.Add("together", sessions, Way::kTogether,
-                                        bench.rollbacks[0], draft_tokens));
-    DELTAEDGE_ASSIGN_OR_RETURN(std::vector<Result> both, group.Run());
+  std::vector<std::optional<int32_t>> drafts = {0};
+  drafts.insert(drafts.end(), bench.draft_tokens.begin(),
+                bench.draft_tokens.end());
+  for (const std::optional<int32_t> draft_tokens : drafts) {
+    Comparison comparison(bench);
+    DELTAEDGE_RETURN_IF_ERROR(
+        AddAnswers(bench, Labels("sessions", "apart", draft_tokens, sessions),
+                   sessions, Way::kApart, bench.rollbacks[0], &comparison));
+    DELTAEDGE_RETURN_IF_ERROR(AddAnswers(
+        bench, Labels("sessions", "together", draft_tokens, sessions), sessions,
+        Way::kTogether, bench.rollbacks[0], &comparison));
+    DELTAEDGE_ASSIGN_OR_RETURN(std::vector<Result> both, comparison.Run());
     for (Result& result : both) results.push_back(std::move(result));
   }
   return results;

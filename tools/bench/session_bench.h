@@ -3,12 +3,18 @@
 #ifndef DELTAEDGE_TOOLS_BENCH_SESSION_BENCH_H_
 #define DELTAEDGE_TOOLS_BENCH_SESSION_BENCH_H_
 
+#include <atomic>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/types.h"
+#include "tools/bench/machine.h"
+#include "tools/bench/model_facts.h"
 #include "tools/bench/report.h"
 
 namespace deltaedge {
@@ -22,20 +28,42 @@ struct SessionBench {
   int32_t new_tokens = 0;
   // Whether an answer ends at the model's stop tokens.
   bool stop_tokens = false;
+  // Ways of drafting, if there is a draft model: tokens of a step; unset: the
+  // engine's choice.
+  std::vector<std::optional<int32_t>> draft_tokens;
   std::vector<Rollback> rollbacks;  // At least one.
   int32_t repetitions = 0;
+  const std::atomic<bool>* stop = nullptr;  // Ends it; may be null.
 };
 
-// Plain decoding of one session, for each way of rolling back.
-absl::StatusOr<std::vector<Result>> BenchDecode(const SessionBench& bench);
+// Candidates and what their results are called.
+class Comparison {
+ public:
+  explicit Comparison(const SessionBench& bench) : bench_(bench) {}
 
-// One session with the model's drafts, for each way of rolling back, against
-// plain decoding.
+  // `labels`: test, way, draft_tokens and n.
+  void Add(Result labels, Rollback rollback, Candidate candidate);
+  absl::StatusOr<std::vector<Result>> Run() const;
+
+ private:
+  const SessionBench& bench_;
+  std::vector<Candidate> candidates_;
+  std::vector<Result> results_;
+};
+
+// Plain decoding of one session, for each way of rolling back, and the share
+// that it has of what `stream` reads meanwhile.
+absl::StatusOr<std::vector<Result>> BenchDecode(const SessionBench& bench,
+                                                const TokenBytes& bytes,
+                                                ReadStream* stream);
+
+// One session with the model's drafts, for each way of drafting and of rolling
+// back, against plain decoding.
 absl::StatusOr<std::vector<Result>> BenchSpec(const SessionBench& bench);
 
 // So many sessions one after another against all of them by
-// Engine::StepMany(), without drafts and, if there is a draft model, with; the
-// first way of rolling back.
+// Engine::StepMany(), without drafts and, if there is a draft model, with each
+// way of drafting; the first way of rolling back.
 absl::StatusOr<std::vector<Result>> BenchSessions(const SessionBench& bench,
                                                   int32_t sessions);
 

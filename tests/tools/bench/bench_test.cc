@@ -15,11 +15,13 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/demo_pair.h"
+#include "tests/tools/convert/temp_folder.h"
 
 namespace deltaedge {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::TempFolder;
 using ::testing::UnorderedElementsAre;
 
 struct Outcome {
@@ -43,66 +45,158 @@ std::string Model(const std::string& name) {
   return testing::Runfile("tests/testdata/models/" + name + ".gdn");
 }
 
-const char kQuick[] = "--threads=1 --decode=3 --repetitions=2 --sessions=2 ";
+const char kQuick[] =
+    "--threads=1 --decode=3 --max_new_tokens=4 --repetitions=2 --sessions=2 "
+    "--rows=1,3 --prefill=5,300 --prompt=5 ";
 
-// [test, way, rollback, draft_tokens > 0]
-using Key = std::vector<std::string>;
-
-TEST(BenchTest, JsonLines) {
-  const Outcome outcome = Bench(
-      std::string(kQuick) + "--format=json --prompt=5 --target=" + Model("t") +
-      " --draft=" + Model("t_draft"));
-  ASSERT_EQ(outcome.status, 0) << outcome.out;
-  std::vector<Key> keys;
+// The lines of a run with --format=json, each an object.
+std::vector<nlohmann::json> Lines(const Outcome& outcome) {
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  std::vector<nlohmann::json> lines;
   for (const auto& text :
        absl::StrSplit(outcome.out, '\n', absl::SkipEmpty())) {
-    const auto line = nlohmann::json::parse(text.begin(), text.end(),
-                                            /*cb=*/nullptr,
-                                            /*allow_exceptions=*/false);
-    ASSERT_TRUE(line.is_object()) << text;
-    std::set<std::string> names;
-    for (const auto& member : line.items()) names.insert(member.key());
-    EXPECT_THAT(names, UnorderedElementsAre(
-                           "test", "way", "rollback", "weights", "threads",
-                           "draft_tokens", "n", "ms_median", "ms_min", "ms_max",
-                           "tokens_per_second", "tokens_per_step", "ratio",
-                           "ratio_min", "ratio_max"));
-    EXPECT_EQ(line["weights"], "f32");
+    auto line = nlohmann::json::parse(text.begin(), text.end(),
+                                      /*cb=*/nullptr,
+                                      /*allow_exceptions=*/false);
+    EXPECT_TRUE(line.is_object()) << text;
+    if (line.is_object()) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+std::set<std::string> Names(const nlohmann::json& line) {
+  std::set<std::string> names;
+  for (const auto& member : line.items()) names.insert(member.key());
+  return names;
+}
+
+// What lines of a test have beside what all have.
+std::set<std::string> Extras(const nlohmann::json& line) {
+  std::set<std::string> names = Names(line);
+  for (const char* name :
+       {"test", "way", "rollback", "weights", "threads", "draft_tokens", "n",
+        "ms_median", "ms_min", "ms_max", "tokens_per_second", "tokens_per_step",
+        "ratio", "ratio_min", "ratio_max"}) {
+    EXPECT_EQ(names.erase(name), 1u) << name << " in " << line;
+  }
+  return names;
+}
+
+// Of all lines but the first: [test, way, rollback, n, draft_tokens]
+using Key = std::vector<std::string>;
+
+std::vector<Key> CheckedKeys(const std::vector<nlohmann::json>& lines,
+                             const std::string& weights) {
+  std::vector<Key> keys;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const nlohmann::json& line = lines[i];
+    EXPECT_EQ(line["weights"], weights);
     EXPECT_EQ(line["threads"], 1);
-    EXPECT_EQ(line["n"], line["test"] == "sessions" ? 2 : 3);
     EXPECT_LE(line["ms_min"], line["ms_median"]);
     EXPECT_LE(line["ms_median"], line["ms_max"]);
     EXPECT_GT(line["tokens_per_second"], 0.0);
-    EXPECT_GE(line["tokens_per_step"], 1.0);
     EXPECT_LE(line["ratio_min"], line["ratio_max"]);
     keys.push_back({line["test"], line["way"], line["rollback"],
-                    line["draft_tokens"] == 0 ? "0" : "K"});
+                    line["n"].dump(), line["draft_tokens"].dump()});
   }
-  EXPECT_THAT(keys, ::testing::ElementsAre(
-                        Key{"decode", "plain", "journal", "0"},
-                        Key{"decode", "plain", "slots", "0"},
-                        Key{"spec", "plain", "journal", "0"},
-                        Key{"spec", "drafts", "journal", "K"},
-                        Key{"spec", "drafts", "slots", "K"},
-                        Key{"sessions", "apart", "journal", "0"},
-                        Key{"sessions", "together", "journal", "0"},
-                        Key{"sessions", "apart", "journal", "K"},
-                        Key{"sessions", "together", "journal", "K"}));
+  return keys;
+}
+
+TEST(BenchTest, JsonLines) {
+  const std::vector<nlohmann::json> lines = Lines(Bench(
+      std::string(kQuick) + "--format=json --draft_tokens=max,auto --target=" +
+      Model("t") + " --draft=" + Model("t_draft")));
+  ASSERT_FALSE(lines.empty());
+  EXPECT_THAT(Names(lines[0]),
+              UnorderedElementsAre(
+                  "test", "model", "weights", "threads", "cpu", "kernels",
+                  "products", "packed_weights", "draft_block",
+                  "weight_bytes_per_token", "state_bytes_per_token",
+                  "kv_bytes_per_position", "read_gb_per_second",
+                  "read_gb_per_second_min", "read_gb_per_second_max"));
+  EXPECT_EQ(lines[0]["test"], "setup");
+  const std::string k = std::to_string(lines[0]["draft_block"].get<int>() - 1);
+  EXPECT_THAT(CheckedKeys(lines, "f32"),
+              ::testing::ElementsAre(
+                  Key{"decode", "plain", "journal", "3", "0"},
+                  Key{"decode", "plain", "slots", "3", "0"},
+                  Key{"rows", "step", "journal", "1", "0"},
+                  Key{"rows", "step", "journal", "3", "2"},
+                  Key{"rows", "step", "slots", "1", "0"},
+                  Key{"rows", "step", "slots", "3", "2"},
+                  Key{"prefill", "plain", "journal", "5", "0"},
+                  Key{"prefill", "plain", "journal", "300", "0"},
+                  Key{"spec", "plain", "journal", "4", "0"},
+                  Key{"spec", "drafts", "journal", "4", k},
+                  Key{"spec", "drafts", "slots", "4", k},
+                  Key{"spec", "drafts", "journal", "4", "\"auto\""},
+                  Key{"spec", "drafts", "slots", "4", "\"auto\""},
+                  Key{"sessions", "apart", "journal", "2", "0"},
+                  Key{"sessions", "together", "journal", "2", "0"},
+                  Key{"sessions", "apart", "journal", "2", k},
+                  Key{"sessions", "together", "journal", "2", k},
+                  Key{"sessions", "apart", "journal", "2", "\"auto\""},
+                  Key{"sessions", "together", "journal", "2", "\"auto\""}));
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const nlohmann::json& line = lines[i];
+    const std::set<std::string> extras = Extras(line);
+    if (line["test"] == "decode") {
+      EXPECT_THAT(extras, UnorderedElementsAre("share_of_roofline",
+                                               "share_of_roofline_min",
+                                               "share_of_roofline_max"));
+      EXPECT_GT(line["share_of_roofline"], 0.0);
+    } else if (line["test"] == "rows") {
+      EXPECT_THAT(extras,
+                  UnorderedElementsAre("position", "r", "r_min", "r_max"));
+      EXPECT_EQ(line["position"], 256);
+      EXPECT_EQ(line["tokens_per_step"], line["n"]);
+      EXPECT_EQ(line["r"] == 1.0, line["n"] == 1);
+    } else if (line["test"] == "prefill") {
+      EXPECT_THAT(extras, UnorderedElementsAre("share_of_product_rate",
+                                               "share_of_product_rate_min",
+                                               "share_of_product_rate_max"));
+      EXPECT_GT(line["share_of_product_rate"], 0.0);
+    } else {
+      EXPECT_THAT(extras, ::testing::IsEmpty());
+      EXPECT_GE(line["tokens_per_step"], 1.0);
+    }
+  }
+}
+
+// The vocabulary of published models makes even one layer large: no draft here.
+TEST(BenchTest, ModelsOfAShapeAreKeptAndFoundAgain) {
+  const TempFolder folder;
+  const std::string flags =
+      "--shape=0.8b --layers=1 --weights=q4 --head=q8 --threads=1 --decode=0 "
+      "--rows= --prefill=3 --nospec --sessions=0 --repetitions=1 "
+      "--model_folder=" +
+      folder.path();
+  const std::string name = folder / "qwen3.5-0.8b-1_layers-q4-head_q8.gdn";
+  const Outcome first = Bench(flags);
+  ASSERT_EQ(first.status, 0) << first.out;
+  EXPECT_THAT(first.out, HasSubstr(name + ": made\n"));
+  EXPECT_THAT(first.out, HasSubstr("weights: q4,head=q8\n"));
+  const Outcome second = Bench(flags);
+  EXPECT_EQ(second.status, 0) << second.out;
+  EXPECT_THAT(second.out, HasSubstr(name + ": used again\n"));
 }
 
 TEST(BenchTest, TableOfTheDefaultPair) {
   const Outcome outcome = Bench(
-      "--threads=1 --decode=2 --repetitions=1 --sessions=0 "
-      "--rollback=slots");
+      "--threads=1 --decode=2 --repetitions=1 --sessions=0 --rows= --prefill= "
+      "--max_new_tokens=2 --rollback=slots");
   ASSERT_EQ(outcome.status, 0) << outcome.out;
-  const std::vector<std::string> lines =
+  std::vector<std::string> lines =
       absl::StrSplit(outcome.out, '\n', absl::SkipEmpty());
-  ASSERT_EQ(lines.size(), 5u) << outcome.out;
-  EXPECT_THAT(lines[0], HasSubstr("1 threads"));
-  EXPECT_THAT(lines[1], HasSubstr("tokens/s"));
-  for (size_t i = 2; i < lines.size(); ++i) {
-    EXPECT_EQ(lines[i].size(), lines[1].size());
+  while (!lines.empty() && lines[0].find("tokens/s") == std::string::npos) {
+    EXPECT_THAT(lines[0], HasSubstr(": "));
+    lines.erase(lines.begin());
+  }
+  ASSERT_EQ(lines.size(), 4u) << outcome.out;
+  EXPECT_THAT(lines[1], HasSubstr("share_of_roofline "));
+  for (size_t i = 1; i < lines.size(); ++i) {
     EXPECT_THAT(lines[i], HasSubstr("slots"));
+    EXPECT_GE(lines[i].size() + 6, lines[0].size());
   }
 }
 
@@ -112,7 +206,21 @@ TEST(BenchTest, BadFlagsAreNamed) {
            {"--format=xml", "--format is \"xml\""},
            {"--rollback=journal,none", "--rollback is \"none\""},
            {"--threads=1,x", "--threads is \"x\""},
-           {"--decode=0", "--decode is \"0\"; allowed is 1 or more"},
+           {"--decode=-1", "--decode is \"-1\"; allowed is 0 or more"},
+           {"--rows=4,17", "--rows is \"17\"; allowed is 1 to 16"},
+           {"--prefill=0", "--prefill is \"0\"; allowed is 1 or more"},
+           {"--prefill=5000",
+            "--prefill is \"5000\"; allowed is less than the model's context"},
+           {"--draft_tokens=most",
+            "--draft_tokens is \"most\"; allowed is 1 to 15, max or auto"},
+           {"--draft_tokens=15",
+            "--draft_tokens is \"15\"; allowed is 1 to 7 with this draft"},
+           {"--packed_weights=disk", "--packed_weights is \"disk\""},
+           {"--weights=q8", "--weights is for --shape"},
+           {"--shape=1b", "\"qwen3.5-1b\" is no known shape"},
+           {"--shape=0.8b --layers=25", "--layers is \"25\""},
+           {"--shape=0.8b --weights=q2", "--weights"},
+           {"--shape=0.8b --target=x.gdn", "exclude each other"},
            {"--draft=x.gdn", "--draft needs --target"},
            {"--target=/nonexistent.gdn", "nonexistent.gdn"},
            {"fast", "\"fast\" is not expected"}}) {

@@ -2,6 +2,7 @@
 
 #include "tools/bench/measure.h"
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ TEST(MeasureTest, RatiosAreThoseOfNeighbours) {
     EXPECT_EQ(m.tokens_per_step, tokens_per_step[i]);
     EXPECT_NEAR(m.ms.max, 4 * m.ms.min, 1e-6);
   }
+  const Spread slower = TimeRatio((*measured)[2], (*measured)[1]);
+  EXPECT_NEAR(slower.median, 6.0, 1e-9);
+  EXPECT_NEAR(slower.min, slower.max, 1e-9);
   EXPECT_NEAR((*measured)[0].ms.median, 120.0, 1e-6);
   EXPECT_NEAR((*measured)[0].tokens_per_second, 100.0, 1e-6);
 }
@@ -58,6 +62,17 @@ TEST(MeasureTest, AnErrorEndsIt) {
   }};
   EXPECT_TRUE(absl::IsResourceExhausted(Alternate(candidates, 5).status()));
   EXPECT_EQ(runs, 1);
+}
+
+TEST(MeasureTest, StopEndsIt) {
+  std::atomic<bool> stop{false};
+  int runs = 0;
+  const std::vector<Candidate> candidates = {[&]() -> absl::StatusOr<Sample> {
+    stop = ++runs == 2;
+    return Sample{absl::Milliseconds(1), /*tokens=*/1};
+  }};
+  EXPECT_TRUE(absl::IsCancelled(Alternate(candidates, 5, &stop).status()));
+  EXPECT_EQ(runs, 2);
 }
 
 }  // namespace
