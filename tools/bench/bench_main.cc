@@ -7,9 +7,11 @@
 //          [--model_folder=FOLDER]]
 //         [--threads=1,2] [--decode=64] [--rows=1,2,4,8,16]
 //         [--prefill=128,512] [--spec] [--sessions=4] [--max_new_tokens=64]
-//         [--draft_tokens=max,auto,7] [--rollback=journal,slots]
+//         [--draft_tokens=max,auto,7] [--synthetic_acceptance=4]
+//         [--serving] [--prompts=FILE] [--rollback=journal,slots]
 //         [--packed_weights=memory|file] [--format=table|json]
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdint>
@@ -45,10 +47,13 @@
 #include "tools/bench/machine.h"
 #include "tools/bench/measure.h"
 #include "tools/bench/model_facts.h"
+#include "tools/bench/prompts.h"
 #include "tools/bench/report.h"
+#include "tools/bench/serving_bench.h"
 #include "tools/bench/session_bench.h"
 #include "tools/bench/shape_models.h"
 #include "tools/bench/step_bench.h"
+#include "tools/bench/synthetic_acceptance.h"
 #include "tools/convert/recipe_flags.h"
 #include "tools/cpp/runfiles/runfiles.h"
 
@@ -83,10 +88,24 @@ ABSL_FLAG(int32_t, sessions, 4,
           "sessions that are stepped together against one after another. 0: "
           "not measured");
 ABSL_FLAG(int32_t, max_new_tokens, 64,
-          "new tokens of an answer of --spec and --sessions, at most");
+          "new tokens of an answer of --spec, --sessions and --serving");
 ABSL_FLAG(std::vector<std::string>, draft_tokens, {"max"},
-          "tokens drafted in a step, of --spec and --sessions: a number; max: "
-          "all that the draft's block has; auto: the engine chooses");
+          "tokens drafted in a step of --spec, --sessions and --serving: a "
+          "number; max: all that the draft's block has; auto: the engine "
+          "chooses");
+ABSL_FLAG(double, synthetic_acceptance, 0.0,
+          "let drafts of --spec, --sessions and --serving be right by a fixed "
+          "pattern, so that a step brings this many tokens in the mean: what "
+          "drafts would bring if they were as good as that. 0: they are as "
+          "good as they are");
+ABSL_FLAG(bool, serving, true,
+          "whether answers to --prompts are measured as benchmarks of servers "
+          "do, with drafts and without");
+ABSL_FLAG(
+    std::string, prompts, "",
+    "of --serving: a file with a prompt on each line, as text or as "
+    "{\"prompt\": \"...\"}; a question where the model has a chat format. "
+    "Default: the dictionary's questions, none for other models");
 ABSL_FLAG(int32_t, prompt, 64, "tokens of a random prompt");
 ABSL_FLAG(std::vector<std::string>, rollback,
           std::vector<std::string>({"journal", "slots"}),
@@ -164,6 +183,16 @@ bool IsDictionary() {
          absl::GetFlag(FLAGS_shape).empty();
 }
 
+// Those that the dictionary is asked.
+std::vector<std::string> Questions() {
+  std::vector<std::string> questions;
+  for (const char* word : {"dog", "house", "river", "teacher", "apple", "ship",
+                           "music", "winter"}) {
+    questions.push_back(absl::StrCat("What is a ", word, "?"));
+  }
+  return questions;
+}
+
 // What is to be measured.
 struct Plan {
   Format format = Format::kTable;
@@ -173,11 +202,13 @@ struct Plan {
   std::vector<Rollback> rollbacks;
   int32_t decode = 0, sessions = 0, new_tokens = 0, prompt = 0;
   int32_t repetitions = 0;
-  bool spec = false;
+  bool spec = false, serving = false;
+  std::vector<std::string> prompts;
+  double synthetic_acceptance = 0.0;  // 0: none.
   EngineOptions::PackedWeights packed_weights =
       EngineOptions::PackedWeights::kMemory;
 
-  bool drafts() const { return spec || sessions > 0; }
+  bool drafts() const { return spec || sessions > 0 || serving; }
 };
 
 absl::StatusOr<Plan> PlanFromFlags() {
@@ -194,6 +225,7 @@ absl::StatusOr<Plan> PlanFromFlags() {
                                     : EngineOptions::PackedWeights::kFile;
   plan.decode = absl::GetFlag(FLAGS_decode);
   plan.spec = absl::GetFlag(FLAGS_spec);
+  plan.serving = absl::GetFlag(FLAGS_serving);
   plan.sessions = absl::GetFlag(FLAGS_sessions);
   plan.new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
   plan.prompt = absl::GetFlag(FLAGS_prompt);
@@ -203,6 +235,25 @@ absl::StatusOr<Plan> PlanFromFlags() {
   DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("max_new_tokens", plan.new_tokens, 1));
   DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("prompt", plan.prompt, 1));
   DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("repetitions", plan.repetitions, 1));
+  plan.synthetic_acceptance = absl::GetFlag(FLAGS_synthetic_acceptance);
+  if (plan.synthetic_acceptance != 0.0 &&
+      !(plan.synthetic_acceptance >= 1.0 &&
+        plan.synthetic_acceptance <= kMaxBlockRows)) {
+    return BadFlag("synthetic_acceptance",
+                   absl::StrCat(plan.synthetic_acceptance),
+                   absl::StrCat("1 to ", kMaxBlockRows, ", or 0 for none"));
+  }
+  if (const std::string path = UserPath(absl::GetFlag(FLAGS_prompts));
+      !path.empty()) {
+    if (!plan.serving) {
+      return absl::InvalidArgumentError("--prompts needs --serving");
+    }
+    DELTAEDGE_ASSIGN_OR_RETURN(plan.prompts, ReadPrompts(path));
+  } else if (IsDictionary()) {
+    plan.prompts = Questions();
+  } else {
+    plan.serving = false;
+  }
   DELTAEDGE_ASSIGN_OR_RETURN(
       plan.threads, Numbers("threads", absl::GetFlag(FLAGS_threads), 0));
   DELTAEDGE_ASSIGN_OR_RETURN(
@@ -285,16 +336,15 @@ absl::StatusOr<ModelFiles> Models(const char* program, bool drafts,
   return ShapeModels(options);
 }
 
-// Those of the dictionary.
-absl::StatusOr<std::vector<std::vector<TokenId>>> Questions(
-    const Engine& engine) {
+// Chat messages where the model has a format for them.
+absl::StatusOr<std::vector<std::vector<TokenId>>> Encode(
+    const Engine& engine, bool chat, const std::vector<std::string>& texts) {
   std::vector<std::vector<TokenId>> prompts;
-  for (const char* word : {"dog", "house", "river", "teacher", "apple", "ship",
-                           "music", "winter"}) {
+  for (const std::string& text : texts) {
     DELTAEDGE_ASSIGN_OR_RETURN(
         std::vector<TokenId> prompt,
-        engine.chat().Render(
-            {{Role::kUser, absl::StrCat("What is a ", word, "?")}}));
+        chat ? engine.chat().Render({{Role::kUser, text}})
+             : engine.tokenizer().Encode(text, Tokenizer::Special::kAsText));
     prompts.push_back(std::move(prompt));
   }
   return prompts;
@@ -356,9 +406,11 @@ absl::Status Measure(const ModelFiles& files, const Plan& plan, int threads) {
   bench.stop = &interrupted;
   bench.stop_tokens = IsDictionary();
   if (bench.stop_tokens) {
-    DELTAEDGE_ASSIGN_OR_RETURN(bench.prompts, Questions(*engine));
+    DELTAEDGE_ASSIGN_OR_RETURN(bench.prompts,
+                               Encode(*engine, /*chat=*/true, Questions()));
   } else {
-    for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const int32_t count = std::clamp(plan.sessions, 1, 8);
+    for (int32_t seed = 1; seed <= count; ++seed) {
       bench.prompts.push_back(RandomTokens(info.vocab_size, plan.prompt, seed));
     }
   }
@@ -370,11 +422,20 @@ absl::Status Measure(const ModelFiles& files, const Plan& plan, int threads) {
                      absl::StrCat("1 to ", most, " with this draft"));
     }
     bench.draft_tokens.push_back(draft_tokens == -1 ? most : draft_tokens);
+    const int32_t rows = 1 + bench.draft_tokens.back().value_or(most);
+    if (plan.synthetic_acceptance > rows) {
+      return BadFlag(
+          "synthetic_acceptance", absl::StrCat(plan.synthetic_acceptance),
+          absl::StrCat("at most ", rows, " with steps of so many rows"));
+    }
   }
 
   DELTAEDGE_ASSIGN_OR_RETURN(
-      const nlohmann::ordered_json facts,
+      nlohmann::ordered_json facts,
       Facts(*engine, files, weights, bytes, stream.get()));
+  if (plan.synthetic_acceptance > 0.0) {
+    facts["synthetic_acceptance"] = plan.synthetic_acceptance;
+  }
   absl::PrintF("%s%s", Setup(facts, plan.format), Heading(plan.format));
   std::fflush(stdout);
   const auto print = [&](absl::StatusOr<std::vector<Result>> results) {
@@ -397,12 +458,31 @@ absl::Status Measure(const ModelFiles& files, const Plan& plan, int threads) {
     DELTAEDGE_RETURN_IF_ERROR(
         print(BenchPrefill(bench, plan.prefill, *target)));
   }
+
   bench.new_tokens = plan.new_tokens;
+  SyntheticAcceptance synthetic(plan.synthetic_acceptance);
+  if (plan.synthetic_acceptance > 0.0) bench.synthetic = &synthetic;
+  const auto learn = [&] {
+    return bench.synthetic == nullptr
+               ? absl::OkStatus()
+               : synthetic.Learn(*engine, bench.prompts,
+                                 bench.new_tokens + 2 * kMaxBlockRows,
+                                 bench.stop_tokens);
+  };
+  if (plan.drafts()) DELTAEDGE_RETURN_IF_ERROR(learn());
   if (plan.spec && !bench.draft_tokens.empty()) {
     DELTAEDGE_RETURN_IF_ERROR(print(BenchSpec(bench)));
   }
   if (plan.sessions > 0) {
     DELTAEDGE_RETURN_IF_ERROR(print(BenchSessions(bench, plan.sessions)));
+  }
+  if (plan.serving) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        bench.prompts,
+        Encode(*engine, target->chat().has_value(), plan.prompts));
+    bench.stop_tokens = true;
+    DELTAEDGE_RETURN_IF_ERROR(learn());
+    DELTAEDGE_RETURN_IF_ERROR(print(BenchServing(bench)));
   }
   return absl::OkStatus();
 }

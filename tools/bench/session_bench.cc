@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/config.h"
 #include "engine/options.h"
 #include "engine/session.h"
 #include "tools/bench/measure.h"
@@ -33,11 +34,11 @@ class Answers {
       SessionOptions options;
       options.max_context = static_cast<int32_t>(std::min<int64_t>(
           bench.engine->info().max_context,
-          answers.prompt(i).size() + int64_t{bench.new_tokens}));
+          answers.prompt(i).size() + int64_t{answers.MostTokens()}));
       options.draft_tokens = draft_tokens;
       options.rollback = rollback;
       DELTAEDGE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                                 bench.engine->NewSession(options));
+                                 NewSession(bench, options));
       answers.sessions_.push_back(std::move(session));
     }
     return answers;
@@ -47,7 +48,7 @@ class Answers {
     DELTAEDGE_RETURN_IF_ERROR(Rewind());
     const Clock::time_point start = Clock::now();
     for (const auto& session : sessions_) {
-      while (session->finish_reason() == FinishReason::kNone) {
+      while (!Ended(*session)) {
         DELTAEDGE_RETURN_IF_ERROR(session->Next().status());
       }
     }
@@ -71,9 +72,8 @@ class Answers {
         }
       }
       active.erase(std::remove_if(active.begin(), active.end(),
-                                  [](const Session* session) {
-                                    return session->finish_reason() !=
-                                           FinishReason::kNone;
+                                  [this](const Session* session) {
+                                    return Ended(*session);
                                   }),
                    active.end());
     }
@@ -87,10 +87,19 @@ class Answers {
     return bench_.prompts[session % bench_.prompts.size()];
   }
 
+  // Whole steps: one with fewer drafts because the answer ends would not be
+  // like the others.
+  int32_t MostTokens() const { return bench_.new_tokens + kMaxBlockRows; }
+  bool Ended(const Session& session) const {
+    return session.finish_reason() != FinishReason::kNone ||
+           (session.stats().delivered_tokens >= bench_.new_tokens &&
+            session.waiting() == 0);
+  }
+
   // Everything up to the first step of an answer.
   absl::Status Rewind() {
     GenerateOptions options;
-    options.max_new_tokens = bench_.new_tokens;
+    options.max_new_tokens = MostTokens();
     options.ignore_model_stop_tokens = !bench_.stop_tokens;
     for (size_t i = 0; i < sessions_.size(); ++i) {
       sessions_[i]->Reset();
@@ -100,10 +109,11 @@ class Answers {
     return absl::OkStatus();
   }
 
-  Sample Finish(Clock::time_point start) const {
+  absl::StatusOr<Sample> Finish(Clock::time_point start) const {
     Sample sample;
     sample.time = absl::FromChrono(Clock::now() - start);
     for (const auto& session : sessions_) {
+      DELTAEDGE_RETURN_IF_ERROR(CheckAnswer(bench_, *session));
       sample.tokens += session->stats().delivered_tokens;
       sample.steps += session->stats().steps;
     }
@@ -129,17 +139,32 @@ absl::Status AddAnswers(const SessionBench& bench, Result labels,
   return absl::OkStatus();
 }
 
-Result Labels(const char* test, const char* way,
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> NewSession(
+    const SessionBench& bench, const SessionOptions& options) {
+  return bench.synthetic == nullptr || options.draft_tokens == 0
+             ? bench.engine->NewSession(options)
+             : bench.synthetic->NewSession(*bench.engine, options);
+}
+
+absl::Status CheckAnswer(const SessionBench& bench, const Session& session) {
+  return bench.synthetic == nullptr ? absl::OkStatus()
+                                    : bench.synthetic->Check(session.tokens());
+}
+
+Result Labels(const SessionBench& bench, const char* test, const char* way,
               std::optional<int32_t> draft_tokens, int32_t n) {
   Result labels;
   labels.test = test;
   labels.way = way;
   labels.draft_tokens = draft_tokens;
   labels.n = n;
+  if (bench.synthetic != nullptr && draft_tokens != 0) {
+    labels.extra["synthetic_acceptance"] = bench.synthetic->mean_tokens();
+  }
   return labels;
 }
-
-}  // namespace
 
 void Comparison::Add(Result labels, Rollback rollback, Candidate candidate) {
   labels.rollback = rollback == Rollback::kSlots ? "slots" : "journal";
@@ -165,8 +190,8 @@ absl::StatusOr<std::vector<Result>> BenchDecode(const SessionBench& bench,
   Comparison comparison(bench);
   for (const Rollback rollback : bench.rollbacks) {
     DELTAEDGE_RETURN_IF_ERROR(
-        AddAnswers(bench, Labels("decode", "plain", 0, bench.new_tokens), 1,
-                   Way::kApart, rollback, &comparison));
+        AddAnswers(bench, Labels(bench, "decode", "plain", 0, bench.new_tokens),
+                   1, Way::kApart, rollback, &comparison));
   }
   comparison.Add(Result(), bench.rollbacks[0], [stream] {
     LetOthersRest();
@@ -193,12 +218,13 @@ absl::StatusOr<std::vector<Result>> BenchDecode(const SessionBench& bench,
 absl::StatusOr<std::vector<Result>> BenchSpec(const SessionBench& bench) {
   Comparison comparison(bench);
   DELTAEDGE_RETURN_IF_ERROR(
-      AddAnswers(bench, Labels("spec", "plain", 0, bench.new_tokens), 1,
+      AddAnswers(bench, Labels(bench, "spec", "plain", 0, bench.new_tokens), 1,
                  Way::kApart, bench.rollbacks[0], &comparison));
   for (const std::optional<int32_t> draft_tokens : bench.draft_tokens) {
     for (const Rollback rollback : bench.rollbacks) {
       DELTAEDGE_RETURN_IF_ERROR(AddAnswers(
-          bench, Labels("spec", "drafts", draft_tokens, bench.new_tokens), 1,
+          bench,
+          Labels(bench, "spec", "drafts", draft_tokens, bench.new_tokens), 1,
           Way::kApart, rollback, &comparison));
     }
   }
@@ -213,12 +239,12 @@ absl::StatusOr<std::vector<Result>> BenchSessions(const SessionBench& bench,
                 bench.draft_tokens.end());
   for (const std::optional<int32_t> draft_tokens : drafts) {
     Comparison comparison(bench);
-    DELTAEDGE_RETURN_IF_ERROR(
-        AddAnswers(bench, Labels("sessions", "apart", draft_tokens, sessions),
-                   sessions, Way::kApart, bench.rollbacks[0], &comparison));
     DELTAEDGE_RETURN_IF_ERROR(AddAnswers(
-        bench, Labels("sessions", "together", draft_tokens, sessions), sessions,
-        Way::kTogether, bench.rollbacks[0], &comparison));
+        bench, Labels(bench, "sessions", "apart", draft_tokens, sessions),
+        sessions, Way::kApart, bench.rollbacks[0], &comparison));
+    DELTAEDGE_RETURN_IF_ERROR(AddAnswers(
+        bench, Labels(bench, "sessions", "together", draft_tokens, sessions),
+        sessions, Way::kTogether, bench.rollbacks[0], &comparison));
     DELTAEDGE_ASSIGN_OR_RETURN(std::vector<Result> both, comparison.Run());
     for (Result& result : both) results.push_back(std::move(result));
   }

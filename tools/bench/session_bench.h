@@ -5,17 +5,21 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
+#include "engine/options.h"
+#include "engine/session.h"
 #include "engine/types.h"
 #include "tools/bench/machine.h"
+#include "tools/bench/measure.h"
 #include "tools/bench/model_facts.h"
 #include "tools/bench/report.h"
+#include "tools/bench/synthetic_acceptance.h"
 
 namespace deltaedge {
 
@@ -25,6 +29,7 @@ struct SessionBench {
   const Engine* engine = nullptr;
   // One for each session; reused in turn where there are more sessions.
   std::vector<std::vector<TokenId>> prompts;
+  // Answers end with the step that brings the last of them, or goes beyond.
   int32_t new_tokens = 0;
   // Whether an answer ends at the model's stop tokens.
   bool stop_tokens = false;
@@ -32,16 +37,29 @@ struct SessionBench {
   // engine's choice.
   std::vector<std::optional<int32_t>> draft_tokens;
   std::vector<Rollback> rollbacks;  // At least one.
+  // Null: drafts are as right as they are.
+  const SyntheticAcceptance* synthetic = nullptr;
   int32_t repetitions = 0;
   const std::atomic<bool>* stop = nullptr;  // Ends it; may be null.
 };
+
+// A session with drafts as `bench` wants them.
+absl::StatusOr<std::unique_ptr<Session>> NewSession(
+    const SessionBench& bench, const SessionOptions& options);
+
+// Internal: drafts are synthetic, and the sequence is not the one that it
+// would be without.
+absl::Status CheckAnswer(const SessionBench& bench, const Session& session);
+
+// What a result with these members is called; with synthetic drafts it says so.
+Result Labels(const SessionBench& bench, const char* test, const char* way,
+              std::optional<int32_t> draft_tokens, int32_t n);
 
 // Candidates and what their results are called.
 class Comparison {
  public:
   explicit Comparison(const SessionBench& bench) : bench_(bench) {}
 
-  // `labels`: test, way, draft_tokens and n.
   void Add(Result labels, Rollback rollback, Candidate candidate);
   absl::StatusOr<std::vector<Result>> Run() const;
 

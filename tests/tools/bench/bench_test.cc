@@ -163,6 +163,76 @@ TEST(BenchTest, JsonLines) {
   }
 }
 
+// Answers are what they are without drafts, or the tool fails.
+TEST(BenchTest, SyntheticAcceptanceIsExactAndSaysSo) {
+  for (const double wanted : {1.0, 2.5, 4.0}) {
+    const std::vector<nlohmann::json> lines = Lines(Bench(
+        "--format=json --threads=1 --decode=0 --rows= --prefill= --sessions=2 "
+        "--max_new_tokens=9 --repetitions=2 --prompt=5 --draft_tokens=3 "
+        "--synthetic_acceptance=" +
+        std::to_string(wanted) + " --target=" + Model("t") +
+        " --draft=" + Model("t_draft")));
+    ASSERT_FALSE(lines.empty());
+    EXPECT_EQ(lines[0]["synthetic_acceptance"], wanted);
+    int synthetic = 0;
+    for (size_t i = 1; i < lines.size(); ++i) {
+      if (lines[i]["draft_tokens"] == 0) {
+        EXPECT_THAT(Extras(lines[i]), ::testing::IsEmpty());
+        EXPECT_EQ(lines[i]["tokens_per_step"], 1.0);
+      } else {
+        ++synthetic;
+        EXPECT_THAT(Extras(lines[i]),
+                    UnorderedElementsAre("synthetic_acceptance"));
+        EXPECT_EQ(lines[i]["synthetic_acceptance"], wanted);
+        EXPECT_EQ(lines[i]["tokens_per_step"], wanted);
+      }
+    }
+    EXPECT_EQ(synthetic, 4) << "spec with both rollbacks, sessions both ways";
+  }
+}
+
+TEST(BenchTest, ServingAnswersThePromptsOfAFile) {
+  const TempFolder folder;
+  const std::string prompts = folder.Write(
+      "prompts", "Tell me.\n\n{\"prompt\": \"And\\nwhy?\", \"id\": 3}\n");
+  const std::string flags =
+      "--format=json --threads=1 --decode=0 --rows= --prefill= --sessions=0 "
+      "--nospec --max_new_tokens=6 --repetitions=2 --draft_tokens=2 "
+      "--prompts=" +
+      prompts + " --target=" + testing::DemoPair().target;
+  const auto plain_extras = UnorderedElementsAre(
+      "max_new_tokens", "output_tokens", "time_to_first_token_ms",
+      "time_to_first_token_ms_min", "time_to_first_token_ms_max",
+      "time_per_output_token_ms", "time_per_output_token_ms_min",
+      "time_per_output_token_ms_max");
+  const auto without = Lines(Bench(flags));
+  ASSERT_EQ(CheckedKeys(without, "f32"),
+            std::vector<Key>({{"serving", "plain", "journal", "2", "0"}}));
+  EXPECT_THAT(Extras(without[1]), plain_extras);
+
+  const auto lines =
+      Lines(Bench(flags + " --draft=" + testing::DemoPair().draft +
+                  " --synthetic_acceptance=2"));
+  ASSERT_EQ(CheckedKeys(lines, "f32"),
+            std::vector<Key>({{"serving", "plain", "journal", "2", "0"},
+                              {"serving", "drafts", "journal", "2", "2"}}));
+  EXPECT_THAT(Extras(lines[1]), plain_extras);
+  std::set<std::string> extras = Extras(lines[2]);
+  for (const char* name :
+       {"synthetic_acceptance", "acceptance_rate", "acceptance_at"}) {
+    EXPECT_EQ(extras.erase(name), 1u) << name;
+  }
+  EXPECT_THAT(extras, plain_extras);
+  for (const size_t i : {1, 2}) {
+    EXPECT_EQ(lines[i]["max_new_tokens"], 6);
+    EXPECT_EQ(lines[i]["output_tokens"], without[1]["output_tokens"]);
+    EXPECT_GT(lines[i]["time_to_first_token_ms"], 0.0);
+  }
+  // Of every two drafts the first is right; a third step has room for one.
+  EXPECT_EQ(lines[2]["acceptance_at"], nlohmann::json({1.0, 0.0}));
+  EXPECT_EQ(lines[2]["acceptance_rate"], 0.6);
+}
+
 // The vocabulary of published models makes even one layer large: no draft here.
 TEST(BenchTest, ModelsOfAShapeAreKeptAndFoundAgain) {
   const TempFolder folder;
@@ -192,7 +262,8 @@ TEST(BenchTest, TableOfTheDefaultPair) {
     EXPECT_THAT(lines[0], HasSubstr(": "));
     lines.erase(lines.begin());
   }
-  ASSERT_EQ(lines.size(), 4u) << outcome.out;
+  ASSERT_EQ(lines.size(), 6u) << outcome.out;
+  EXPECT_THAT(lines[5], HasSubstr("acceptance_at "));
   EXPECT_THAT(lines[1], HasSubstr("share_of_roofline "));
   for (size_t i = 1; i < lines.size(); ++i) {
     EXPECT_THAT(lines[i], HasSubstr("slots"));
@@ -215,6 +286,12 @@ TEST(BenchTest, BadFlagsAreNamed) {
             "--draft_tokens is \"most\"; allowed is 1 to 15, max or auto"},
            {"--draft_tokens=15",
             "--draft_tokens is \"15\"; allowed is 1 to 7 with this draft"},
+           {"--synthetic_acceptance=0.5",
+            "--synthetic_acceptance is \"0.5\"; allowed is 1 to 16"},
+           {"--synthetic_acceptance=4 --draft_tokens=2",
+            "--synthetic_acceptance is \"4\"; allowed is at most 3"},
+           {"--prompts=nonexistent", "'nonexistent': cannot be read"},
+           {"--noserving --prompts=x", "--prompts needs --serving"},
            {"--packed_weights=disk", "--packed_weights is \"disk\""},
            {"--weights=q8", "--weights is for --shape"},
            {"--shape=1b", "\"qwen3.5-1b\" is no known shape"},
