@@ -23,6 +23,7 @@ namespace {
 constexpr size_t kTileColumns = 32;
 constexpr size_t kItemColumns = 64;
 constexpr size_t kGammas = 16;
+constexpr size_t kLine = 16;  // floats of a cache line
 
 size_t Tiles(const GdnShape& shape) {
   return (static_cast<size_t>(shape.v_dim) + kTileColumns - 1) / kTileColumns;
@@ -46,29 +47,37 @@ using D = hn::CappedTag<float, 16>;
 #endif
 using V = hn::Vec<D>;
 
-// Four vectors make eight independent sums, enough to hide the latency of fma.
-constexpr size_t kVectors = 4;
-constexpr size_t kMaxColumns = kVectors * hn::MaxLanes(D());
+// Of one pass: a tile where it fits, which is one piece of memory and half of a
+// small first-level cache. Four sums at least hide the latency of fma.
+constexpr size_t kVectors = hn::MaxLanes(D()) == 16 ? 2 : 4;
 
-// Rows of four vectors: two adjacent ones at `a` and two at `b`. With 16 lanes
-// they lie in neighbouring tiles of the state.
-template <class T>
-struct Slice {
-  T* a = nullptr;
-  T* b = nullptr;
-  size_t stride = 0;
-};
+// Vector kIndex of a pass, which may have fewer.
+template <size_t kIndex>
+HWY_INLINE V LoadAt(const float* from) {
+  const D d;
+  return kIndex < kVectors ? hn::Load(d, from + kIndex * hn::Lanes(d))
+                           : hn::Zero(d);
+}
 
-// The columns of one pass and how they lie in a state.
-struct Columns {
-  size_t a, b;  // first columns of the two halves
-  ptrdiff_t offset_a, offset_b;
+template <size_t kIndex>
+HWY_INLINE void StoreAt(V v, float* to) {
+  const D d;
+  if (kIndex < kVectors) hn::Store(v, d, to + kIndex * hn::Lanes(d));
+}
 
-  template <class T>
-  Slice<T> Of(T* state) const {
-    return {state + offset_a, state + offset_b, kTileColumns};
-  }
-};
+// Asks for a line that is soon read or, with kWrite, written, in the
+// second-level cache: the first is full of the tile at work.
+template <bool kWrite>
+HWY_INLINE void Prefetch(const float* line) {
+  __builtin_prefetch(line, kWrite ? 1 : 0, 2);
+}
+
+// The same for one tile's columns of a row.
+template <bool kWrite>
+HWY_INLINE void PrefetchRow(const float* row, size_t column, size_t v_dim) {
+  const size_t end = std::min(column + kTileColumns, v_dim);
+  for (; column < end; column += kLine) Prefetch<kWrite>(row + column);
+}
 
 HWY_INLINE V LoadRow(const float* row, size_t column, size_t v_dim) {
   const D d;
@@ -101,10 +110,10 @@ struct FoldRows {
   const float* gamma = nullptr;
   size_t k_stride = 0;
   size_t gamma_stride = 0;
-  HWY_ALIGN float u[kGammas * kMaxColumns];
+  HWY_ALIGN float u[kGammas * kTileColumns];
 
   void Read(const GdnJournal& journal, const GdnShape& shape, size_t head,
-            const Columns& columns, size_t row, size_t count) {
+            size_t column, size_t row, size_t count) {
     const D d;
     const size_t lanes = hn::Lanes(d);
     const size_t v_dim = static_cast<size_t>(shape.v_dim);
@@ -118,57 +127,56 @@ struct FoldRows {
     gamma = journal.gamma + row * gamma_stride + head;
     for (size_t s = 0; s < count; ++s) {
       const float* from = journal.u + ((row + s) * v_heads + head) * v_dim;
-      float* to = u + s * kVectors * lanes;
-      hn::Store(LoadRow(from, columns.a, v_dim), d, to);
-      hn::Store(LoadRow(from, columns.a + lanes, v_dim), d, to + lanes);
-      hn::Store(LoadRow(from, columns.b, v_dim), d, to + 2 * lanes);
-      hn::Store(LoadRow(from, columns.b + lanes, v_dim), d, to + 3 * lanes);
+      PrefetchRow<false>(from, column + kTileColumns, v_dim);
+      for (size_t i = 0; i < kVectors; ++i) {
+        hn::Store(LoadRow(from, column + i * lanes, v_dim), d,
+                  u + s * kTileColumns + i * lanes);
+      }
     }
   }
 };
 
 // S = fma(k, u, gamma * S) for the rows of `fold`, from `source` to `dest`.
 // With kPredict `dest` may be null, and t = gamma * S goes to `tile` and k^T t
-// to `prediction`, with the k and gamma of the block's first row.
+// to `prediction`, with the k and gamma of the block's first row; and k_dim
+// lines from `ahead` on are asked for.
 template <bool kPredict>
-HWY_NOINLINE void Fold(size_t k_dim, const FoldRows& fold,
-                       Slice<const float> source, Slice<float> dest,
-                       const float* k, float gamma, float* HWY_RESTRICT tile,
-                       float* HWY_RESTRICT prediction) {
+HWY_NOINLINE void Fold(size_t k_dim, const FoldRows& fold, const float* source,
+                       float* dest, const float* k, float gamma,
+                       float* HWY_RESTRICT tile, float* HWY_RESTRICT prediction,
+                       const float* ahead) {
   const D d;
-  const size_t lanes = hn::Lanes(d);
   const V g = hn::Set(d, gamma);
   V p0 = hn::Zero(d);
   V p1 = p0;
   V p2 = p0;
   V p3 = p0;
   for (size_t i = 0; i < k_dim; ++i) {
-    const float* a = source.a + i * source.stride;
-    const float* b = source.b + i * source.stride;
-    V s0 = hn::Load(d, a);
-    V s1 = hn::Load(d, a + lanes);
-    V s2 = hn::Load(d, b);
-    V s3 = hn::Load(d, b + lanes);
+    const float* from = source + i * kTileColumns;
+    if (kPredict) Prefetch<false>(ahead + i * kLine);
+    V s0 = LoadAt<0>(from);
+    V s1 = LoadAt<1>(from);
+    V s2 = LoadAt<2>(from);
+    V s3 = LoadAt<3>(from);
     for (size_t s = 0; s < fold.rows; ++s) {
       const V fold_g = hn::Set(d, fold.gamma[s * fold.gamma_stride]);
       const V fold_k = hn::Set(d, fold.k[s * fold.k_stride + i]);
-      const float* u = fold.u + s * kVectors * lanes;
-      s0 = hn::MulAdd(fold_k, hn::Load(d, u), hn::Mul(fold_g, s0));
-      s1 = hn::MulAdd(fold_k, hn::Load(d, u + lanes), hn::Mul(fold_g, s1));
-      s2 = hn::MulAdd(fold_k, hn::Load(d, u + 2 * lanes), hn::Mul(fold_g, s2));
-      s3 = hn::MulAdd(fold_k, hn::Load(d, u + 3 * lanes), hn::Mul(fold_g, s3));
+      const float* u = fold.u + s * kTileColumns;
+      s0 = hn::MulAdd(fold_k, LoadAt<0>(u), hn::Mul(fold_g, s0));
+      s1 = hn::MulAdd(fold_k, LoadAt<1>(u), hn::Mul(fold_g, s1));
+      s2 = hn::MulAdd(fold_k, LoadAt<2>(u), hn::Mul(fold_g, s2));
+      s3 = hn::MulAdd(fold_k, LoadAt<3>(u), hn::Mul(fold_g, s3));
     }
-    if (!kPredict || dest.a != nullptr) {
-      float* to_a = dest.a + i * dest.stride;
-      float* to_b = dest.b + i * dest.stride;
-      hn::Store(s0, d, to_a);
-      hn::Store(s1, d, to_a + lanes);
-      hn::Store(s2, d, to_b);
-      hn::Store(s3, d, to_b + lanes);
+    if (!kPredict || dest != nullptr) {
+      float* to = dest + i * kTileColumns;
+      StoreAt<0>(s0, to);
+      StoreAt<1>(s1, to);
+      StoreAt<2>(s2, to);
+      StoreAt<3>(s3, to);
     }
     if (kPredict) {
       const V ki = hn::Set(d, k[i]);
-      float* to = tile + i * kVectors * lanes;
+      float* to = tile + i * kTileColumns;
       s0 = hn::Mul(g, s0);
       s1 = hn::Mul(g, s1);
       s2 = hn::Mul(g, s2);
@@ -177,36 +185,35 @@ HWY_NOINLINE void Fold(size_t k_dim, const FoldRows& fold,
       p1 = hn::MulAdd(ki, s1, p1);
       p2 = hn::MulAdd(ki, s2, p2);
       p3 = hn::MulAdd(ki, s3, p3);
-      hn::Store(s0, d, to);
-      hn::Store(s1, d, to + lanes);
-      hn::Store(s2, d, to + 2 * lanes);
-      hn::Store(s3, d, to + 3 * lanes);
+      StoreAt<0>(s0, to);
+      StoreAt<1>(s1, to);
+      StoreAt<2>(s2, to);
+      StoreAt<3>(s3, to);
     }
   }
   if (kPredict) {
-    hn::Store(p0, d, prediction);
-    hn::Store(p1, d, prediction + lanes);
-    hn::Store(p2, d, prediction + 2 * lanes);
-    hn::Store(p3, d, prediction + 3 * lanes);
+    StoreAt<0>(p0, prediction);
+    StoreAt<1>(p1, prediction);
+    StoreAt<2>(p2, prediction);
+    StoreAt<3>(p3, prediction);
   }
 }
 
 // One token in one pass: S = fma(k, u, t) from the t in `tile`, q^T S to `out`.
 // kStore: S goes to `dest`. kNext: the next token's t = gamma * S goes to
-// `tile` and its k^T t to `prediction`.
+// `tile` and its k^T t to `prediction`. Asks for k_dim lines from `ahead` on.
 template <bool kNext, bool kStore>
 HWY_NOINLINE void Update(size_t k_dim, const float* q, const float* k,
                          const float* HWY_RESTRICT u, const float* next_k,
                          float next_gamma, float* HWY_RESTRICT tile,
-                         Slice<float> dest, float* HWY_RESTRICT out,
-                         float* HWY_RESTRICT prediction) {
+                         float* dest, float* HWY_RESTRICT out,
+                         float* HWY_RESTRICT prediction, const float* ahead) {
   const D d;
-  const size_t lanes = hn::Lanes(d);
   const V g = hn::Set(d, next_gamma);
-  const V u0 = hn::Load(d, u);
-  const V u1 = hn::Load(d, u + lanes);
-  const V u2 = hn::Load(d, u + 2 * lanes);
-  const V u3 = hn::Load(d, u + 3 * lanes);
+  const V u0 = LoadAt<0>(u);
+  const V u1 = LoadAt<1>(u);
+  const V u2 = LoadAt<2>(u);
+  const V u3 = LoadAt<3>(u);
   V o0 = hn::Zero(d);
   V o1 = o0;
   V o2 = o0;
@@ -216,24 +223,24 @@ HWY_NOINLINE void Update(size_t k_dim, const float* q, const float* k,
   V p2 = o0;
   V p3 = o0;
   for (size_t i = 0; i < k_dim; ++i) {
-    float* t = tile + i * kVectors * lanes;
+    Prefetch<false>(ahead + i * kLine);
+    float* t = tile + i * kTileColumns;
     const V ki = hn::Set(d, k[i]);
     const V qi = hn::Set(d, q[i]);
-    V s0 = hn::MulAdd(ki, u0, hn::Load(d, t));
-    V s1 = hn::MulAdd(ki, u1, hn::Load(d, t + lanes));
-    V s2 = hn::MulAdd(ki, u2, hn::Load(d, t + 2 * lanes));
-    V s3 = hn::MulAdd(ki, u3, hn::Load(d, t + 3 * lanes));
+    V s0 = hn::MulAdd(ki, u0, LoadAt<0>(t));
+    V s1 = hn::MulAdd(ki, u1, LoadAt<1>(t));
+    V s2 = hn::MulAdd(ki, u2, LoadAt<2>(t));
+    V s3 = hn::MulAdd(ki, u3, LoadAt<3>(t));
     o0 = hn::MulAdd(qi, s0, o0);
     o1 = hn::MulAdd(qi, s1, o1);
     o2 = hn::MulAdd(qi, s2, o2);
     o3 = hn::MulAdd(qi, s3, o3);
     if (kStore) {
-      float* to_a = dest.a + i * dest.stride;
-      float* to_b = dest.b + i * dest.stride;
-      hn::Store(s0, d, to_a);
-      hn::Store(s1, d, to_a + lanes);
-      hn::Store(s2, d, to_b);
-      hn::Store(s3, d, to_b + lanes);
+      float* to = dest + i * kTileColumns;
+      StoreAt<0>(s0, to);
+      StoreAt<1>(s1, to);
+      StoreAt<2>(s2, to);
+      StoreAt<3>(s3, to);
     }
     if (kNext) {
       const V next_ki = hn::Set(d, next_k[i]);
@@ -245,94 +252,114 @@ HWY_NOINLINE void Update(size_t k_dim, const float* q, const float* k,
       p1 = hn::MulAdd(next_ki, s1, p1);
       p2 = hn::MulAdd(next_ki, s2, p2);
       p3 = hn::MulAdd(next_ki, s3, p3);
-      hn::Store(s0, d, t);
-      hn::Store(s1, d, t + lanes);
-      hn::Store(s2, d, t + 2 * lanes);
-      hn::Store(s3, d, t + 3 * lanes);
+      StoreAt<0>(s0, t);
+      StoreAt<1>(s1, t);
+      StoreAt<2>(s2, t);
+      StoreAt<3>(s3, t);
     }
   }
-  hn::Store(o0, d, out);
-  hn::Store(o1, d, out + lanes);
-  hn::Store(o2, d, out + 2 * lanes);
-  hn::Store(o3, d, out + 3 * lanes);
+  StoreAt<0>(o0, out);
+  StoreAt<1>(o1, out);
+  StoreAt<2>(o2, out);
+  StoreAt<3>(o3, out);
   if (kNext) {
-    hn::Store(p0, d, prediction);
-    hn::Store(p1, d, prediction + lanes);
-    hn::Store(p2, d, prediction + 2 * lanes);
-    hn::Store(p3, d, prediction + 3 * lanes);
+    StoreAt<0>(p0, prediction);
+    StoreAt<1>(p1, prediction);
+    StoreAt<2>(p2, prediction);
+    StoreAt<3>(p3, prediction);
   }
 }
 
-// All rows of one sequence for the columns of one pass.
+// All rows of one sequence for the columns of one pass, from `column` on.
 void RunColumns(const GdnBlock& block, const GdnSequence& sequence,
-                size_t begin, size_t end, size_t head, const Columns& columns) {
+                size_t begin, size_t end, size_t head, size_t column) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   const size_t k_dim = static_cast<size_t>(block.shape.k_dim);
   const size_t v_dim = static_cast<size_t>(block.shape.v_dim);
   const size_t v_heads = static_cast<size_t>(block.shape.v_heads);
   const size_t key_head = head / (v_heads / block.shape.k_heads);
+  const size_t offset = (head * Tiles(block.shape) + column / kTileColumns) *
+                            k_dim * kTileColumns +
+                        column % kTileColumns;
 
-  HWY_ALIGN float tile[static_cast<size_t>(kGdnMaxKeyDim) * kMaxColumns];
-  HWY_ALIGN float prediction[kMaxColumns];
-  HWY_ALIGN float u[kMaxColumns];
-  HWY_ALIGN float out[kMaxColumns];
+  HWY_ALIGN float tile[static_cast<size_t>(kGdnMaxKeyDim) * kTileColumns];
+  HWY_ALIGN float prediction[kTileColumns];
+  HWY_ALIGN float u[kTileColumns];
+  HWY_ALIGN float out[kTileColumns];
   HWY_ALIGN float gammas[kGammas];
   FoldRows fold;
 
-  Slice<const float> source = columns.Of(sequence.state);
+  const float* source = sequence.state + offset;
+  // A tile is two lines a key. The first two passes over this one ask for one
+  // each of the next tile's, which lies behind it: those passes are what waits
+  // for memory otherwise, and both have time to spare.
+  const size_t tile_floats = k_dim * kTileColumns;
+  const float* ahead =
+      offset + tile_floats < static_cast<size_t>(GdnStateFloats(block.shape))
+          ? source + tile_floats
+          : source;
   size_t folded = 0;
   const size_t fold_rows = static_cast<size_t>(sequence.fold_rows);
   for (; fold_rows - folded > kGammas; folded += kGammas) {
-    fold.Read(sequence.fold, block.shape, head, columns, folded, kGammas);
-    const Slice<float> dest = {tile, tile + 2 * lanes, kVectors * lanes};
-    Fold<false>(k_dim, fold, source, dest, nullptr, 0.0f, nullptr, nullptr);
-    source = {dest.a, dest.b, dest.stride};
+    fold.Read(sequence.fold, block.shape, head, column, folded, kGammas);
+    Fold<false>(k_dim, fold, source, tile, nullptr, 0.0f, nullptr, nullptr,
+                nullptr);
+    source = tile;
   }
-  fold.Read(sequence.fold, block.shape, head, columns, folded,
+  fold.Read(sequence.fold, block.shape, head, column, folded,
             fold_rows - folded);
 
-  Slice<float> dest;
+  float* dest = nullptr;
   if (sequence.folded != nullptr &&
       (sequence.folded != sequence.state || fold_rows != 0)) {
-    dest = columns.Of(sequence.folded);
+    dest = sequence.folded + offset;
   }
   if (begin == end) {
-    if (dest.a != nullptr) {
-      Fold<false>(k_dim, fold, source, dest, nullptr, 0.0f, nullptr, nullptr);
-      source = {dest.a, dest.b, dest.stride};
+    if (dest != nullptr) {
+      Fold<false>(k_dim, fold, source, dest, nullptr, 0.0f, nullptr, nullptr,
+                  nullptr);
+      source = dest;
       fold.rows = 0;
     }
     if (sequence.last != nullptr) {
-      Fold<false>(k_dim, fold, source, columns.Of(sequence.last), nullptr, 0.0f,
-                  nullptr, nullptr);
+      Fold<false>(k_dim, fold, source, sequence.last + offset, nullptr, 0.0f,
+                  nullptr, nullptr, nullptr);
     }
     return;
   }
 
   const float* k = block.k + begin * block.k_stride + key_head * k_dim;
   Gammas(block, head, begin, end, gammas);
-  Fold<true>(k_dim, fold, source, dest, k, gammas[0], tile, prediction);
+  float* record = nullptr;
+  const size_t record_stride = v_heads * v_dim;
+  if (sequence.record.k != nullptr) {
+    record = sequence.record.u + head * v_dim;
+    PrefetchRow<true>(record, column, v_dim);
+  }
+  Fold<true>(k_dim, fold, source, dest, k, gammas[0], tile, prediction, ahead);
+  ahead += k_dim * kLine;
 
   for (size_t row = begin; row < end; ++row) {
     const size_t t = row - begin;
     const bool next = row + 1 < end;
     const V beta = hn::Set(d, block.beta[row * v_heads + head]);
     const float* v = block.v + row * block.v_stride + head * v_dim;
-    float* record = sequence.record.k == nullptr
-                        ? nullptr
-                        : sequence.record.u + (t * v_heads + head) * v_dim;
     for (size_t i = 0; i < kVectors; ++i) {
-      const size_t column = (i < 2 ? columns.a : columns.b) + (i % 2) * lanes;
+      const size_t c = column + i * lanes;
       const V p = hn::Load(d, prediction + i * lanes);
-      const V ui = hn::Mul(beta, hn::Sub(LoadRow(v, column, v_dim), p));
+      const V ui = hn::Mul(beta, hn::Sub(LoadRow(v, c, v_dim), p));
       hn::Store(ui, d, u + i * lanes);
-      if (record != nullptr) StoreRow(ui, record, column, v_dim);
+      if (record != nullptr) StoreRow(ui, record, c, v_dim);
+    }
+    if (record != nullptr && next) {
+      record += record_stride;
+      PrefetchRow<true>(record, column, v_dim);
     }
 
     float* each = sequence.each == nullptr ? nullptr : sequence.each[t];
     float* state = each == nullptr && !next ? sequence.last : each;
-    dest = state == nullptr ? Slice<float>() : columns.Of(state);
+    dest = state == nullptr ? nullptr : state + offset;
     const float* q = block.out == nullptr
                          ? k
                          : block.q + row * block.q_stride + key_head * k_dim;
@@ -342,29 +369,29 @@ void RunColumns(const GdnBlock& block, const GdnSequence& sequence,
       const float* next_k = k + block.k_stride;
       if (state == nullptr) {
         Update<true, false>(k_dim, q, k, u, next_k, gamma, tile, dest, out,
-                            prediction);
+                            prediction, ahead);
       } else {
         Update<true, true>(k_dim, q, k, u, next_k, gamma, tile, dest, out,
-                           prediction);
+                           prediction, ahead);
       }
       k = next_k;
     } else if (state == nullptr) {
       Update<false, false>(k_dim, q, k, u, nullptr, 0.0f, tile, dest, out,
-                           nullptr);
+                           nullptr, ahead);
     } else {
       Update<false, true>(k_dim, q, k, u, nullptr, 0.0f, tile, dest, out,
-                          nullptr);
+                          nullptr, ahead);
       if (sequence.last != nullptr && sequence.last != state) {
         fold.rows = 0;
-        Fold<false>(k_dim, fold, {dest.a, dest.b, dest.stride},
-                    columns.Of(sequence.last), nullptr, 0.0f, nullptr, nullptr);
+        Fold<false>(k_dim, fold, dest, sequence.last + offset, nullptr, 0.0f,
+                    nullptr, nullptr, nullptr);
       }
     }
+    ahead = tile;  // all has been asked for
     if (block.out != nullptr) {
       float* to = block.out + row * block.out_stride + head * v_dim;
       for (size_t i = 0; i < kVectors; ++i) {
-        const size_t column = (i < 2 ? columns.a : columns.b) + (i % 2) * lanes;
-        StoreRow(hn::Load(d, out + i * lanes), to, column, v_dim);
+        StoreRow(hn::Load(d, out + i * lanes), to, column + i * lanes, v_dim);
       }
     }
   }
@@ -398,27 +425,12 @@ void Item(const GdnBlock& block, size_t sequence_index, size_t head,
   if (item == 0 && sequence.record.k != nullptr) {
     RecordHead(block, sequence.record, begin, end, head);
   }
-  const size_t lanes = hn::Lanes(D());
-  const size_t tiles = Tiles(block.shape);
-  const size_t k_dim = static_cast<size_t>(block.shape.k_dim);
+  const size_t columns = kVectors * hn::Lanes(D());
   const size_t item_end =
-      std::min((item + 1) * kItemColumns, tiles * kTileColumns);
+      std::min((item + 1) * kItemColumns, Tiles(block.shape) * kTileColumns);
   for (size_t column = item * kItemColumns; column < item_end;
-       column += kVectors * lanes) {
-    Columns columns;
-    columns.a = column;
-    columns.b = column + 2 * lanes;
-    // A last tile without a neighbour stands in for it: both halves then write
-    // the same values to the same places.
-    if (columns.b >= item_end) columns.b = columns.a;
-    const size_t head_tile = head * tiles;
-    columns.offset_a = static_cast<ptrdiff_t>(
-        (head_tile + columns.a / kTileColumns) * k_dim * kTileColumns +
-        columns.a % kTileColumns);
-    columns.offset_b = static_cast<ptrdiff_t>(
-        (head_tile + columns.b / kTileColumns) * k_dim * kTileColumns +
-        columns.b % kTileColumns);
-    RunColumns(block, sequence, begin, end, head, columns);
+       column += columns) {
+    RunColumns(block, sequence, begin, end, head, column);
   }
 }
 
