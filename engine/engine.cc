@@ -236,7 +236,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
     }
     DELTAEDGE_ASSIGN_OR_RETURN(
         impl->stepper,
-        Stepper::Create(impl->target.get(), tap_floats, kMaxBlockRows, pool));
+        Stepper::Create(impl->target.get(), tap_floats, kMaxBlockRows));
   }
   // Everything but the embedding table and the small tensors has been packed.
   impl->target_file->EvictWeights();

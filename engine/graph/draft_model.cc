@@ -49,7 +49,6 @@ struct Segment {
 struct PassBuffers {
   AlignedArray<float> x, h, y;   // [R, H]
   AlignedArray<float> q, mixed;  // [R, Hq * D]
-  AlignedArray<float> logits;    // [R, vocab_size]
   MlpScratch mlp;
 
   static absl::StatusOr<PassBuffers> Allocate(const DraftConfig& config,
@@ -62,8 +61,6 @@ struct PassBuffers {
       DELTAEDGE_ASSIGN_OR_RETURN(*array,
                                  Floats({rows, config.attention.queries()}));
     }
-    DELTAEDGE_ASSIGN_OR_RETURN(buffers.logits,
-                               Floats({rows, config.vocab_size}));
     DELTAEDGE_ASSIGN_OR_RETURN(
         buffers.mlp, MlpScratch::Allocate(rows, config.intermediate_size));
     return buffers;
@@ -71,7 +68,7 @@ struct PassBuffers {
 
   int64_t bytes() const {
     return x.size_bytes() + h.size_bytes() + y.size_bytes() + q.size_bytes() +
-           mixed.size_bytes() + logits.size_bytes() + mlp.bytes();
+           mixed.size_bytes() + mlp.bytes();
   }
 };
 
@@ -124,9 +121,8 @@ class DraftModel::Impl {
     DELTAEDGE_ASSIGN_OR_RETURN(input_,
                                LinearInput::Allocate(max_rows_, widest));
     DELTAEDGE_RETURN_IF_ERROR(ReservePass(config_.block_size));
-    // Enough for what one sequence has pending.
     DELTAEDGE_ASSIGN_OR_RETURN(gathered_,
-                               Floats({kMaxPassRows, weights_.fc.cols}));
+                               Floats({max_rows_, weights_.fc.cols}));
     chunk_.reserve(kMaxPassRows);
     segments_.reserve(kMaxPassRows);
     ranges_.resize(kMaxPassRows);
@@ -214,16 +210,9 @@ class DraftModel::Impl {
   }
 
   // The tapped rows of `chunk`, one behind the other.
-  absl::StatusOr<const float*> Gather(absl::Span<const DraftInjection> chunk,
-                                      int32_t rows) {
+  const float* Gather(absl::Span<const DraftInjection> chunk) {
     if (chunk.size() == 1) return chunk[0].taps;
     const int64_t features = fc_->in_features();
-    const int64_t size = rows * features;
-    if (gathered_.size() < size) {
-      const int64_t grown =
-          std::min(max_rows_ * features, std::max(size, 2 * gathered_.size()));
-      DELTAEDGE_ASSIGN_OR_RETURN(gathered_, Floats({grown}));
-    }
     float* to = gathered_.data();
     for (const DraftInjection& piece : chunk) {
       to = std::copy_n(piece.taps, piece.rows * features, to);
@@ -235,8 +224,7 @@ class DraftModel::Impl {
                            CancelFlags cancel) {
     if (cancel.cancelled()) return absl::CancelledError("cancelled");
     const int32_t hidden = config_.hidden_size;
-    DELTAEDGE_ASSIGN_OR_RETURN(const float* taps, Gather(chunk, rows));
-    input_.Set(taps, rows, fc_->in_features());
+    input_.Set(Gather(chunk), rows, fc_->in_features());
     Multiply(*fc_, context_.data());
     RmsNorm(rows, hidden, context_.data(), hidden, weights_.hidden_norm,
             config_.rms_norm_eps, context_.data(), hidden,
@@ -321,25 +309,23 @@ class DraftModel::Impl {
       h += int64_t{request.drafts} * hidden;
     }
     const int32_t drafts = rows - static_cast<int32_t>(requests.size());
-    const int64_t vocab = config_.vocab_size;
-    const float* scores = pass_.logits.data();
     for (int32_t done = 0; done < drafts; done += target_->max_rows()) {
       DELTAEDGE_RETURN_IF_ERROR(
           target_->Head(pass_.h.data() + int64_t{done} * hidden,
                         std::min(drafts - done, target_->max_rows()),
-                        pass_.logits.data() + done * vocab));
+                        /*logits=*/nullptr, best_.data() + done));
     }
-    ArgMaxRows(drafts, config_.vocab_size, scores, vocab, best_.data(),
-               Pool(drafts * vocab));
+    guesses = pass_.h.data();
     const ArgMax* best = best_.data();
     for (const DraftRequest& request : requests) {
       if (request.logits != nullptr) {
-        std::copy_n(scores, request.drafts * vocab, request.logits);
+        DELTAEDGE_RETURN_IF_ERROR(
+            target_->Head(guesses, request.drafts, request.logits, nullptr));
       }
+      guesses += int64_t{request.drafts} * hidden;
       for (int32_t t = 0; t < request.drafts; ++t) {
         request.out[t] = best[t].index;
       }
-      scores += request.drafts * vocab;
       best += request.drafts;
     }
     return absl::OkStatus();
@@ -433,7 +419,7 @@ class DraftModel::Impl {
   AlignedArray<float> context_;    // [max_rows, H]
   AlignedArray<float> kv_;         // [max_rows, 2 * Hkv * D]
   AlignedArray<float> cos_, sin_;  // [max_rows, rotary_dim / 2]
-  AlignedArray<float> gathered_;   // [at most max_rows, taps * H]
+  AlignedArray<float> gathered_;   // [max_rows, taps * H]
   int32_t pass_rows_ = 0;          // R of pass_; at most kMaxPassRows.
   PassBuffers pass_;
   // Of the current chunk or pass.

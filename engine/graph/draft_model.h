@@ -74,8 +74,8 @@ class DraftModel {
   // Writes context keys and values of all injections (docs/models.md 2.1), any
   // number of rows. Those of different sequences, and pieces of one, share each
   // weight that is read. A row's bits depend on its taps and position only.
-  // Cancelled, ResourceExhausted: some rows may be written in some layers; to
-  // be done again, with the same result.
+  // Cancelled: some rows may be written in some layers; to be done again, with
+  // the same result.
   absl::Status Inject(absl::Span<const DraftInjection> injections,
                       CancelFlags cancel);
 

@@ -18,6 +18,7 @@
 #include "kernels/conv1d/conv1d.h"
 #include "kernels/gates/gates.h"
 #include "kernels/gdn/gdn_block.h"
+#include "kernels/logits/argmax.h"
 #include "kernels/norm/norm.h"
 #include "kernels/rope/rope.h"
 
@@ -207,7 +208,7 @@ class TargetModelImpl : public TargetModel {
         act_.ranges[begin + t] = {0, pass.plan.position + t + 1};
       }
       row_begin_.push_back(begin + pass.plan.rows);
-      scores |= pass.logits != nullptr || pass.final_hidden != nullptr;
+      scores |= WantsScores(pass) || pass.final_hidden != nullptr;
     }
     const int32_t rows = row_begin_.back();
     for (Layer& layer : layers_) {
@@ -237,9 +238,19 @@ class TargetModelImpl : public TargetModel {
     return Score(passes);
   }
 
-  absl::Status Head(const float* x, int32_t rows, float* logits) override {
+  absl::Status Head(const float* x, int32_t rows, float* logits,
+                    ArgMax* best) override {
+    const int32_t vocab_size = config_.vocab_size;
     act_.input.Set(x, rows, config_.hidden_size);
+    if (logits == nullptr) {
+      head_->RunArgMax(act_.input, best, PoolFor(*head_, rows, pool_));
+      return absl::OkStatus();
+    }
     Multiply(*head_, logits);
+    if (best != nullptr) {
+      ArgMaxRows(rows, vocab_size, logits, vocab_size, best,
+                 Pool(int64_t{rows} * vocab_size));
+    }
     return absl::OkStatus();
   }
 
@@ -257,6 +268,10 @@ class TargetModelImpl : public TargetModel {
     return std::all_of(passes.begin(), passes.end(), [](const TargetPass& p) {
       return p.cancel != nullptr && p.cancel->load(std::memory_order_relaxed);
     });
+  }
+
+  static bool WantsScores(const TargetPass& pass) {
+    return pass.logits != nullptr || pass.best != nullptr;
   }
 
   void CopyTaps(absl::Span<const TargetPass> passes, int32_t tap) {
@@ -281,18 +296,21 @@ class TargetModelImpl : public TargetModel {
                   act_.h.data() + row_begin_[i] * hidden,
                   passes[i].plan.rows * hidden * sizeof(float));
     }
+    const auto follows = [](const auto* next, const auto* first, int64_t size) {
+      return first == nullptr ? next == nullptr : next == first + size;
+    };
     for (size_t i = 0, end; i < passes.size(); i = end) {
+      const TargetPass& first = passes[i];
+      const auto rows = [&] { return row_begin_[end] - row_begin_[i]; };
       end = i + 1;
-      if (passes[i].logits == nullptr) continue;
+      if (!WantsScores(first)) continue;
       while (end < passes.size() &&
-             passes[end].logits ==
-                 passes[i].logits +
-                     (row_begin_[end] - row_begin_[i]) * vocab_size) {
+             follows(passes[end].logits, first.logits, rows() * vocab_size) &&
+             follows(passes[end].best, first.best, rows())) {
         ++end;
       }
       DELTAEDGE_RETURN_IF_ERROR(Head(act_.h.data() + row_begin_[i] * hidden,
-                                     row_begin_[end] - row_begin_[i],
-                                     passes[i].logits));
+                                     rows(), first.logits, first.best));
     }
     return absl::OkStatus();
   }

@@ -18,6 +18,7 @@
 #include "engine/state/recurrent_store.h"
 #include "engine/state/sequence_state.h"
 #include "engine/types.h"
+#include "kernels/logits/argmax.h"
 #include "pthreadpool.h"
 
 namespace deltaedge {
@@ -36,8 +37,10 @@ struct TargetPass {
   SpareStates* spare = nullptr;
 
   // Outputs; null: not wanted, and not computed where that saves work. Scores
-  // of passes that lie one behind the other come from one product.
+  // of passes that lie one behind the other come from one product, and so do
+  // their best.
   float* logits = nullptr;        // [rows, vocab_size]
+  ArgMax* best = nullptr;         // [rows], what ArgMaxRows finds in the scores
   float* final_hidden = nullptr;  // [rows, H], after the final norm
   // Outputs of the tapped layers side by side, in the order in which
   // TargetModel::Create was given them: [rows, taps * H].
@@ -73,9 +76,11 @@ class TargetModel {
   }
 
   // Scores [rows, vocab_size] of rows x [rows, H] that are already normalised,
-  // for a draft that shares the output matrix; at most max_rows() of them. 64
-  // readable bytes past x.
-  virtual absl::Status Head(const float* x, int32_t rows, float* logits) = 0;
+  // and the best of each row [rows], for a draft that shares the output matrix;
+  // at most max_rows() of them. Without `logits` (null) scores are not kept.
+  // 64 readable bytes past x.
+  virtual absl::Status Head(const float* x, int32_t rows, float* logits,
+                            ArgMax* best) = 0;
 
   // Rows of the embedding table, [rows, H].
   virtual void Embed(absl::Span<const TokenId> tokens, float* x) const = 0;

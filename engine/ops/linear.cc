@@ -15,6 +15,7 @@
 #include "engine/model/weights.h"
 #include "engine/ops/linear_input.h"
 #include "engine/ops/xnn_tiles.h"
+#include "kernels/logits/argmax.h"
 #include "pthreadpool.h"
 
 namespace deltaedge {
@@ -78,6 +79,13 @@ void Linear::Run(LinearInput& input, float* y, pthreadpool_t pool) const {
   if (input.rows() == 0) return;
   assert(input.features() == in_features());
   Multiply(input, y, pool);
+}
+
+void Linear::RunArgMax(LinearInput& input, ArgMax* best,
+                       pthreadpool_t pool) const {
+  if (input.rows() == 0) return;
+  assert(input.features() == in_features());
+  MultiplyArgMax(input, best, pool);
 }
 
 }  // namespace deltaedge

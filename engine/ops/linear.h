@@ -14,6 +14,7 @@
 #include "engine/model/weights.h"
 #include "engine/ops/linear_input.h"
 #include "engine/ops/packed_cache.h"
+#include "kernels/logits/argmax.h"
 #include "pthreadpool.h"
 
 namespace deltaedge {
@@ -90,6 +91,11 @@ class Linear {
   // nothing. Allocates nothing and cannot fail.
   void Run(LinearInput& input, float* y, pthreadpool_t pool) const;
 
+  // Run(), of which only the best output of each row is wanted: what
+  // ArgMaxRows() finds in y, into best [rows]. The outputs themselves pass
+  // through a few kilobytes of each thread.
+  void RunArgMax(LinearInput& input, ArgMax* best, pthreadpool_t pool) const;
+
   int32_t in_features() const { return shape_.in_features; }
   int32_t out_features() const { return shape_.out_features; }
   // Memory that the weights occupy, packed; 0 if it is LinearOptions::packed's.
@@ -108,9 +114,11 @@ class Linear {
   explicit Linear(const Shape& shape) : shape_(shape) {}
   void set_packed_bytes(int64_t bytes) { packed_bytes_ = bytes; }
 
-  // Run, for at least one row.
+  // Run and RunArgMax, for at least one row.
   virtual void Multiply(LinearInput& input, float* y,
                         pthreadpool_t pool) const = 0;
+  virtual void MultiplyArgMax(LinearInput& input, ArgMax* best,
+                              pthreadpool_t pool) const = 0;
 
  private:
   const Shape shape_;

@@ -16,6 +16,8 @@
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
+#include "kernels/logits/argmax.h"
+#include "kernels/logits/argmax_reference.h"
 #include "kernels/quant/quantize_rows.h"
 #include "pthreadpool.h"
 
@@ -76,6 +78,17 @@ class ReferenceLinear final : public Linear {
         for (size_t k = 0; k < in; ++k) sum += x[k] * w[k];
         *y++ = static_cast<float>(sum);
       }
+    }
+  }
+
+  void MultiplyArgMax(LinearInput& input, ArgMax* best,
+                      pthreadpool_t pool) const override {
+    std::vector<float> y(static_cast<size_t>(input.rows()) *
+                         static_cast<size_t>(out_features()));
+    Multiply(input, y.data(), pool);
+    for (int32_t row = 0; row < input.rows(); ++row) {
+      best[row] =
+          ArgMaxReference(out_features(), y.data() + row * out_features());
     }
   }
 

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/bfloat16.h"
@@ -25,6 +26,7 @@
 #include "engine/ops/linear_input.h"
 #include "engine/ops/row_tiles.h"
 #include "engine/ops/xnn_tiles.h"
+#include "kernels/logits/argmax.h"
 #include "kernels/quant/quantize_rows.h"
 #include "pthreadpool.h"
 #include "xnnpack.h"
@@ -44,6 +46,11 @@ static_assert(sizeof(RowQuantization) == sizeof(xnn_qd8_quantization_params) &&
 constexpr int64_t kChunkBytes = int64_t{256} << 10;
 // More makes the threads' shares even, fewer makes longer streams of weights.
 constexpr int64_t kChunksPerThread = 5;
+// Where the best of a row's outputs is looked for on the way, which costs
+// something for each chunk.
+constexpr int64_t kArgMaxChunkBytes = int64_t{512} << 10;
+// Outputs of a tile then stay in a thread's first-level cache.
+constexpr int64_t kPassingFloats = 4096;
 
 bool TakesInt8(WeightType type) {
   return type == WeightType::kQ8 || type == WeightType::kQ4;
@@ -268,6 +275,39 @@ class XnnLinear final : public Linear {
  protected:
   void Multiply(LinearInput& input, float* y,
                 pthreadpool_t pool) const override {
+    Batch batch = Prepare(input, pool);
+    batch.y = y;
+    ForColumns(RunColumns, &batch, kChunkBytes, pool);
+  }
+
+  void MultiplyArgMax(LinearInput& input, ArgMax* best,
+                      pthreadpool_t pool) const override {
+    BestBatch batch;
+    static_cast<Batch&>(batch) = Prepare(input, pool);
+    batch.best = best;
+    std::fill_n(best, batch.rows, kNothing);
+    ForColumns(RunColumnsArgMax, &batch, kArgMaxChunkBytes, pool);
+  }
+
+ private:
+  struct Batch {
+    const XnnLinear* linear;
+    const std::byte* x;
+    size_t x_row_bytes;
+    const xnn_qd8_quantization_params* quantization;  // Null: x is float.
+    int32_t rows, tile_rows;
+    float* y;
+  };
+  struct BestBatch : Batch {
+    absl::Mutex mutex;
+    ArgMax* best;  // [rows], of the columns that are done
+  };
+  // Loses to whatever there is.
+  static constexpr ArgMax kNothing = {std::numeric_limits<int32_t>::max(),
+                                      -std::numeric_limits<float>::infinity(),
+                                      true};
+
+  Batch Prepare(LinearInput& input, pthreadpool_t pool) const {
     const size_t in = static_cast<size_t>(in_features());
     Batch batch = {};
     batch.linear = this;
@@ -281,50 +321,73 @@ class XnnLinear final : public Linear {
       batch.x = reinterpret_cast<const std::byte*>(input.x());
       batch.x_row_bytes = in * sizeof(float);
     }
-    batch.y = y;
     batch.rows = input.rows();
     batch.tile_rows = TileRows(heights_, input.rows());
+    return batch;
+  }
 
+  // Calls run(batch, first column, columns) for all columns, some at a time.
+  void ForColumns(pthreadpool_task_1d_tile_1d_t run, Batch* batch,
+                  int64_t chunk_bytes, pthreadpool_t pool) const {
     const int64_t threads =
         static_cast<int64_t>(pthreadpool_get_threads_count(pool));
     const int64_t panels = DivideUp(out_features(), panel_columns_);
     const int64_t chunk =
-        std::clamp(kChunkBytes / (panel_columns_ * column_bytes_), int64_t{1},
+        std::clamp(chunk_bytes / (panel_columns_ * column_bytes_), int64_t{1},
                    DivideUp(panels, threads * kChunksPerThread));
     pthreadpool_parallelize_1d_tile_1d(
-        pool, RunColumns, &batch, static_cast<size_t>(out_features()),
+        pool, run, batch, static_cast<size_t>(out_features()),
         static_cast<size_t>(chunk * panel_columns_),
         PTHREADPOOL_FLAG_DISABLE_DENORMALS);
   }
 
- private:
-  struct Batch {
-    const XnnLinear* linear;
-    const std::byte* x;
-    size_t x_row_bytes;
-    const xnn_qd8_quantization_params* quantization;  // Null: x is float.
-    float* y;
-    int32_t rows, tile_rows;
-  };
-
   static void RunColumns(void* context, size_t begin, size_t columns) {
     const Batch& batch = *static_cast<const Batch*>(context);
+    const int64_t out = batch.linear->out_features();
     for (int32_t row = 0; row < batch.rows; row += batch.tile_rows) {
-      batch.linear->RunTile(batch, row, begin, columns);
+      batch.linear->RunTile(batch, row, begin, columns,
+                            batch.y + row * out + begin, out);
     }
   }
 
+  static void RunColumnsArgMax(void* context, size_t begin, size_t columns) {
+    BestBatch& batch = *static_cast<BestBatch*>(context);
+    const XnnLinear& linear = *batch.linear;
+    const size_t panel = static_cast<size_t>(linear.panel_columns_);
+    const size_t piece =
+        std::max(kPassingFloats / batch.tile_rows / panel, size_t{1}) * panel;
+    alignas(64) float y[kPassingFloats];
+    ArgMax best[XNN_MAX_MR];
+    for (int32_t row = 0; row < batch.rows; row += batch.tile_rows) {
+      const int32_t rows = std::min(batch.tile_rows, batch.rows - row);
+      std::fill_n(best, rows, kNothing);
+      for (size_t done = 0; done < columns; done += piece) {
+        const size_t count = std::min(piece, columns - done);
+        linear.RunTile(batch, row, begin + done, count, y,
+                       static_cast<int64_t>(count));
+        for (int32_t i = 0; i < rows; ++i) {
+          best[i] = Together(
+              best[i], ArgMaxOfPart(static_cast<int32_t>(count), y + i * count,
+                                    static_cast<int32_t>(begin + done)));
+        }
+      }
+      const absl::MutexLock lock(&batch.mutex);
+      for (int32_t i = 0; i < rows; ++i) {
+        batch.best[row + i] = Together(batch.best[row + i], best[i]);
+      }
+    }
+  }
+
+  // One tile of rows, to y, whose rows are `y_stride` floats apart.
   void RunTile(const Batch& batch, int32_t first_row, size_t begin,
-               size_t columns) const {
+               size_t columns, float* y, int64_t y_stride) const {
     const int32_t rows = std::min(batch.tile_rows, batch.rows - first_row);
     const int32_t tile = TileFor(heights_, rows);
     const size_t row = static_cast<size_t>(first_row);
-    const size_t out = static_cast<size_t>(out_features());
     const std::byte* const x = batch.x + row * batch.x_row_bytes;
     const std::byte* const w =
         weights_.bytes().data() + begin * static_cast<size_t>(column_bytes_);
-    float* const y = batch.y + row * out + begin;
-    const size_t y_row_bytes = out * sizeof(float);
+    const size_t y_row_bytes = static_cast<size_t>(y_stride) * sizeof(float);
     const size_t y_panel_bytes =
         static_cast<size_t>(panel_columns_) * sizeof(float);
     if (batch.quantization == nullptr) {

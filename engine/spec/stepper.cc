@@ -38,18 +38,22 @@ bool Cancelled(const StepItem& item) {
 
 bool IsChunk(const StepItem& item) { return !item.chunk.empty(); }
 
+// Of a block: all of them, not just the best of each row.
+bool WantsScores(const StepItem& item) {
+  return !IsChunk(item) && (item.logits != nullptr || !item.sampler->greedy());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(TargetModel* target,
                                                          int64_t tap_floats,
-                                                         int32_t max_block,
-                                                         pthreadpool_t pool) {
+                                                         int32_t max_block) {
   const TargetConfig& config = target->config();
   DELTAEDGE_ASSIGN_OR_RETURN(
       SpareStates spare,
       SpareStates::Create(TargetRecurrentShape(config, /*block_rows=*/1)));
   std::unique_ptr<Stepper> stepper(
-      new Stepper(target, tap_floats, max_block, pool, std::move(spare)));
+      new Stepper(target, tap_floats, max_block, std::move(spare)));
   DELTAEDGE_ASSIGN_OR_RETURN(
       stepper->logits_, AlignedArray<float>::Allocate(
                             int64_t{max_block} * config.vocab_size, "scores"));
@@ -57,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(TargetModel* target,
   DELTAEDGE_ASSIGN_OR_RETURN(
       stepper->taps_, AlignedArray<float>::Allocate(
                           target->max_rows() * tap_floats, "tapped rows"));
-  stepper->picks_.resize(max_block);
+  stepper->best_.resize(std::max(max_block, kMaxSharedRows));
   return stepper;
 }
 
@@ -90,7 +94,11 @@ void Stepper::Step(absl::Span<StepItem> items) {
   for (const StepItem& item : items) {
     if (!IsChunk(item)) wanted += 1 + MaxDrafts(item);
   }
-  Grow(static_cast<int32_t>(std::min<int64_t>(wanted, kMaxSharedRows)));
+  int64_t most = best_.size();
+  if (std::any_of(items.begin(), items.end(), WantsScores)) {
+    Grow(static_cast<int32_t>(std::min<int64_t>(wanted, kMaxSharedRows)));
+    most = score_rows_;
+  }
   for (size_t begin = 0, end; begin < items.size(); begin = end) {
     int64_t rows = 0, score_rows = 0;
     bool has_chunk = false;
@@ -100,7 +108,7 @@ void Stepper::Step(absl::Span<StepItem> items) {
           IsChunk(item) ? item.chunk.size() : 1 + MaxDrafts(item);
       const bool fits =
           rows + more <= target_->max_rows() &&
-          (IsChunk(item) ? !has_chunk : score_rows + more <= score_rows_);
+          (IsChunk(item) ? !has_chunk : score_rows + more <= most);
       if (!fits && end > begin) break;
       rows += more;
       if (IsChunk(item)) {
@@ -223,7 +231,11 @@ void Stepper::Draft() {
 void Stepper::Verify() {
   const int64_t vocab_size = target_->config().vocab_size;
   passes_.clear();
-  float* logits = logits_.data();
+  // One product serves all, so what one of them needs, all get.
+  const bool scores =
+      std::any_of(running_.begin(), running_.end(),
+                  [](const Member* m) { return WantsScores(*m->item); });
+  int64_t row = 0;
   float* taps = taps_.data();
   for (Member* member : running_) {
     StepItem& item = *member->item;
@@ -250,8 +262,9 @@ void Stepper::Verify() {
       pass.spare = &spare_;
       pass.logits = item.logits;
     } else {
-      pass.logits = logits;
-      logits += pass.plan.rows * vocab_size;
+      pass.best = best_.data() + row;
+      if (scores) pass.logits = logits_.data() + row * vocab_size;
+      row += pass.plan.rows;
     }
     if (item.drafter->wants_taps()) {
       pass.taps = taps;
@@ -287,11 +300,9 @@ absl::Status Stepper::Finish(Member* member) {
   DELTAEDGE_RETURN_IF_ERROR(
       item.drafter->ObserveBlock(pass.plan, pass.taps, item.cancel));
   const int32_t vocab_size = target_->config().vocab_size;
-  ArgMaxRows(pass.plan.rows, vocab_size, pass.logits, vocab_size, picks_.data(),
-             pool_);
   const Acceptance acceptance = AcceptDrafts(
-      absl::MakeConstSpan(picks_.data(), pass.plan.rows), pass.logits,
-      vocab_size, member->drafts, pass.plan.position + 1, item.sampler);
+      absl::MakeConstSpan(pass.best, pass.plan.rows), pass.logits, vocab_size,
+      member->drafts, pass.plan.position + 1, item.sampler);
   if (acceptance.tokens.empty()) {
     return absl::InternalError(absl::StrCat(
         "the model's scores at position ", pass.plan.position + 1,

@@ -22,7 +22,6 @@
 #include "engine/stats.h"
 #include "engine/types.h"
 #include "kernels/logits/argmax.h"
-#include "pthreadpool.h"
 
 namespace deltaedge {
 
@@ -78,15 +77,15 @@ struct StepItem {
 class Stepper {
  public:
   // Rows of blocks that share one pass over the weights. More give several
-  // passes: scores of a row take vocab_size floats.
+  // passes. Their scores, vocab_size floats a row, are kept only where somebody
+  // wants them: not for greedy picks.
   static constexpr int32_t kMaxSharedRows = 64;
 
   // `taps`: floats of a tapped row, 0 without a draft model. `max_block`: rows
   // of the longest block. ResourceExhausted: no memory.
   static absl::StatusOr<std::unique_ptr<Stepper>> Create(TargetModel* target,
                                                          int64_t tap_floats,
-                                                         int32_t max_block,
-                                                         pthreadpool_t pool);
+                                                         int32_t max_block);
 
   // Runs all of `items`, of different sequences, in as few passes as the
   // buffers allow; drafts and blocks of a pass share each weight that is read,
@@ -118,10 +117,9 @@ class Stepper {
   };
 
   Stepper(TargetModel* target, int64_t tap_floats, int32_t max_block,
-          pthreadpool_t pool, SpareStates spare)
+          SpareStates spare)
       : target_(target),
         tap_floats_(tap_floats),
-        pool_(pool),
         max_block_(max_block),
         spare_(std::move(spare)) {}
 
@@ -137,13 +135,12 @@ class Stepper {
 
   TargetModel* const target_;
   const int64_t tap_floats_;
-  const pthreadpool_t pool_;
   const int32_t max_block_;
   SpareStates spare_;
-  AlignedArray<float> logits_;  // [score_rows_, vocab_size]
+  AlignedArray<float> logits_;  // [score_rows_, vocab_size], where needed
   int32_t score_rows_ = 0;
-  AlignedArray<float> taps_;   // [max_rows, tap_floats]
-  std::vector<ArgMax> picks_;  // [max_block]
+  AlignedArray<float> taps_;  // [max_rows, tap_floats]
+  std::vector<ArgMax> best_;  // Of the rows of all blocks of a pass.
   // Of the current pass; kept from one to the next, with what they hold, so
   // that a step allocates nothing.
   std::vector<Member> members_;

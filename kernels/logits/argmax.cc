@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The largest of x [dim]; its value is minus infinity instead of NaN.
+// The largest of x [dim].
 void ArgMaxPart(int64_t dim, const float* HWY_RESTRICT x, ArgMax* out) {
   const hn::CappedTag<float, 16> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -85,24 +85,30 @@ constexpr int64_t kPartFloats = 16384;
 constexpr int64_t kMaxParts = 256;
 
 struct Launch {
-  int64_t dim;
+  int32_t dim;
   const float* x;
   int64_t stride;
   int64_t part_floats, row_parts;
-  void (*part)(int64_t, const float*, ArgMax*);
   ArgMax parts[kMaxParts];
 };
 
 void RunPart(void* context, size_t row, size_t part) {
   Launch& l = *static_cast<Launch*>(context);
   const int64_t begin = static_cast<int64_t>(part) * l.part_floats;
-  ArgMax* out = l.parts + static_cast<int64_t>(row) * l.row_parts + part;
-  l.part(std::min(l.part_floats, l.dim - begin),
-         l.x + static_cast<int64_t>(row) * l.stride + begin, out);
-  out->index += static_cast<int32_t>(begin);
+  l.parts[static_cast<int64_t>(row) * l.row_parts + part] =
+      ArgMaxOfPart(static_cast<int32_t>(std::min(l.part_floats, l.dim - begin)),
+                   l.x + static_cast<int64_t>(row) * l.stride + begin,
+                   static_cast<int32_t>(begin));
 }
 
 }  // namespace
+
+ArgMax ArgMaxOfPart(int32_t dim, const float* x, int32_t begin) {
+  ArgMax part;
+  HWY_DYNAMIC_DISPATCH(ArgMaxPart)(dim, x, &part);
+  part.index += begin;
+  return part;
+}
 
 void ArgMaxRows(int32_t rows, int32_t dim, const float* x, int64_t stride,
                 ArgMax* out, pthreadpool_t pool) {
@@ -110,7 +116,6 @@ void ArgMaxRows(int32_t rows, int32_t dim, const float* x, int64_t stride,
   Launch launch;
   launch.dim = dim;
   launch.stride = stride;
-  launch.part = HWY_DYNAMIC_POINTER(ArgMaxPart);
   launch.row_parts =
       std::min<int64_t>((dim + kPartFloats - 1) / kPartFloats, 32);
   launch.part_floats = (dim + launch.row_parts - 1) / launch.row_parts;
@@ -127,13 +132,8 @@ void ArgMaxRows(int32_t rows, int32_t dim, const float* x, int64_t stride,
       const ArgMax* part = launch.parts + r * launch.row_parts;
       ArgMax best = part[0];
       for (int64_t i = 1; i < launch.row_parts; ++i) {
-        best.finite = best.finite && part[i].finite;
-        if (part[i].value > best.value) {
-          best.value = part[i].value;
-          best.index = part[i].index;
-        }
+        best = Together(best, part[i]);
       }
-      best.value = launch.x[r * stride + best.index];
       out[row + r] = best;
     }
   }

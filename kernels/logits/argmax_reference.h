@@ -13,14 +13,13 @@ namespace deltaedge {
 
 // The definition, of one row x [dim].
 inline ArgMax ArgMaxReference(int32_t dim, const float* x) {
-  ArgMax best = {0, x[0], true};
-  float max = -std::numeric_limits<float>::infinity();
+  ArgMax best = {0, -std::numeric_limits<float>::infinity(), true};
   for (int32_t i = 0; i < dim; ++i) {
     if (!std::isfinite(x[i])) best.finite = false;
-    if (x[i] > max) {
-      max = x[i];
+    const float value = std::fpclassify(x[i]) == FP_SUBNORMAL ? 0.0f : x[i];
+    if (value > best.value) {
       best.index = i;
-      best.value = x[i];
+      best.value = value;
     }
   }
   return best;

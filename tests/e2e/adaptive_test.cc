@@ -134,6 +134,18 @@ TEST_F(AdaptiveTest, TheModelsDraftsWithTheLookupBesideThem) {
   }
 }
 
+// Greedy picks without scores are made on the way through the vocabulary.
+TEST_F(AdaptiveTest, TheSameTokensWithoutScores) {
+  GenerateOptions rules = Rules(80);
+  const Answer plain = Plain(rules);
+  rules.logits = false;
+  EXPECT_EQ(Plain(rules).tokens, plain.tokens);
+  EXPECT_EQ(Ask(SessionOptions(), rules).tokens, plain.tokens);
+  SessionOptions pinned;
+  pinned.draft_tokens = 7;
+  EXPECT_EQ(Ask(pinned, rules).tokens, plain.tokens);
+}
+
 TEST_F(AdaptiveTest, TheLookupAlone) {
   // Twice the same, so that there is something to look up.
   prompt_.insert(prompt_.end(), prompt_.begin(), prompt_.end());

@@ -29,6 +29,7 @@
 #include "engine/spec/stepper.h"
 #include "engine/types.h"
 #include "gtest/gtest.h"
+#include "kernels/logits/argmax.h"
 #include "tests/testing/demo_pair.h"
 #include "tests/testing/scripted_drafter.h"
 
@@ -193,14 +194,15 @@ class WatchedTarget : public TargetModel {
     ++runs;
     for (const TargetPass& pass : passes) {
       rows += pass.plan.rows;
-      if (pass.logits != nullptr) score_rows += pass.plan.rows;
+      if (pass.best != nullptr) score_rows += pass.plan.rows;
       if (pass.taps != nullptr) tapped_rows += pass.plan.rows;
     }
     return target_->Run(passes);
   }
-  absl::Status Head(const float* x, int32_t rows, float* logits) override {
+  absl::Status Head(const float* x, int32_t rows, float* logits,
+                    ArgMax* best) override {
     ++draft_calls;
-    return target_->Head(x, rows, logits);
+    return target_->Head(x, rows, logits, best);
   }
   void Embed(absl::Span<const TokenId> tokens, float* x) const override {
     ++draft_calls;
@@ -236,7 +238,7 @@ TEST_P(PlainSessionTest, RunsNoTapsNoDrafterAndNoOtherRows) {
     const int64_t tap_floats =
         static_cast<int64_t>(draft_config.target_layers.size()) *
         config().hidden_size;
-    auto stepper = Stepper::Create(&target, tap_floats, kMaxBlockRows, nullptr);
+    auto stepper = Stepper::Create(&target, tap_floats, kMaxBlockRows);
     EXPECT_TRUE(stepper.ok()) << stepper.status();
     auto state = MakeTargetSequence(config(), 512, 1 + drafts);
     EXPECT_TRUE(state.ok()) << state.status();

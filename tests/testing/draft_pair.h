@@ -20,6 +20,7 @@
 #include "engine/types.h"
 #include "gtest/gtest.h"
 #include "kernels/attn/attention.h"
+#include "kernels/logits/argmax.h"
 #include "tests/testing/demo_pair.h"
 #include "tests/testing/random.h"
 
@@ -35,8 +36,9 @@ class WatchedTarget : public TargetModel {
   absl::Status Run(absl::Span<const TargetPass> passes) override {
     return target_->Run(passes);
   }
-  absl::Status Head(const float* x, int32_t rows, float* logits) override {
-    return target_->Head(x, rows, logits);
+  absl::Status Head(const float* x, int32_t rows, float* logits,
+                    ArgMax* best) override {
+    return target_->Head(x, rows, logits, best);
   }
   void Embed(absl::Span<const TokenId> tokens, float* x) const override {
     if (on_embed) on_embed();

@@ -3,6 +3,7 @@
 #ifndef DELTAEDGE_TESTS_TESTING_FAKE_TARGET_H_
 #define DELTAEDGE_TESTS_TESTING_FAKE_TARGET_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -13,6 +14,8 @@
 #include "absl/types/span.h"
 #include "engine/graph/target_model.h"
 #include "engine/types.h"
+#include "kernels/logits/argmax.h"
+#include "kernels/logits/argmax_reference.h"
 
 namespace deltaedge {
 
@@ -55,7 +58,7 @@ class FakeTarget : public TargetModel {
     if (after_run) after_run();
     return absl::OkStatus();
   }
-  absl::Status Head(const float*, int32_t, float*) override {
+  absl::Status Head(const float*, int32_t, float*, ArgMax*) override {
     return absl::UnimplementedError("no draft model here");
   }
   void Embed(absl::Span<const TokenId>, float*) const override {}
@@ -66,6 +69,7 @@ class FakeTarget : public TargetModel {
 
   int runs = 0;
   int64_t rows = 0;
+  int64_t score_rows = 0;                    // Whose scores were kept.
   std::vector<std::vector<int32_t>> shapes;  // Rows of each run; chunks: -rows.
   int32_t max = 8;                           // max_rows()
   std::function<void()> after_run;           // Called when a run has succeeded.
@@ -83,14 +87,19 @@ class FakeTarget : public TargetModel {
       if (pass.taps != nullptr) {
         pass.taps[t] = static_cast<float>(pass.plan.position + t);
       }
-      if (pass.logits == nullptr) continue;
-      float* row = pass.logits + t * kVocabSize;
-      for (int32_t v = 0; v < kVocabSize; ++v) row[v] = 0;
+      float row[kVocabSize] = {};
       const int64_t position = pass.plan.position + t;
       row[NextToken(absl::MakeConstSpan(tokens).first(position + 1))] = 1;
       if (position == broken_position &&
           (broken_sequence == nullptr || broken_sequence == pass.sequence)) {
         row[3] = std::numeric_limits<float>::quiet_NaN();
+      }
+      if (pass.best != nullptr) {
+        pass.best[t] = ArgMaxReference(kVocabSize, row);
+      }
+      if (pass.logits != nullptr) {
+        ++score_rows;
+        std::copy_n(row, kVocabSize, pass.logits + t * kVocabSize);
       }
     }
   }

@@ -43,9 +43,8 @@ absl::StatusOr<std::unique_ptr<TargetRunner>> TargetRunner::Create(
                                           max_rows, kMaxBlockRows)),
                                       runner->linear_options_, pool));
   DELTAEDGE_ASSIGN_OR_RETURN(
-      runner->stepper_,
-      Stepper::Create(runner->model_.get(), runner->tap_floats_, kMaxBlockRows,
-                      pool));
+      runner->stepper_, Stepper::Create(runner->model_.get(),
+                                        runner->tap_floats_, kMaxBlockRows));
   return runner;
 }
 

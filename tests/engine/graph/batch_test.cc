@@ -28,6 +28,8 @@
 #include "engine/types.h"
 #include "gtest/gtest.h"
 #include "kernels/attn/attention.h"
+#include "kernels/logits/argmax.h"
+#include "kernels/logits/argmax_reference.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
 #include "tests/testing/random.h"
@@ -201,6 +203,7 @@ class BatchTest : public ::testing::TestWithParam<const char*> {
     pass.sequence = &sequence;
     if (part.chunk) pass.spare = spare_.get();
     pass.logits = logits_.data() + row * vocab();
+    pass.best = best_.data() + row;
     pass.taps = tapped_.data() + row * 2 * hidden();
     pass.final_hidden = final_hidden_.data() + row * hidden();
     sequence.cursor.Begin(*plan);
@@ -234,10 +237,16 @@ class BatchTest : public ::testing::TestWithParam<const char*> {
       row += parts[i].rows;
       if (!apart) continue;
       if (random.OneIn(3)) passes.back().logits = nullptr;
+      if (random.OneIn(3)) passes.back().best = nullptr;
       if (random.OneIn(3)) passes.back().taps = nullptr;
       if (random.OneIn(3)) passes.back().final_hidden = nullptr;
       if (row < kMaxRows / 2) ++row;
     }
+    // Greedy company.
+    if (random.OneIn(3)) {
+      for (TargetPass& pass : passes) pass.logits = nullptr;
+    }
+    best_.assign(kMaxRows, {-1, 0.0f, false});
     const float nan = std::numeric_limits<float>::quiet_NaN();
     for (AlignedArray<float>* array : {&logits_, &tapped_, &final_hidden_}) {
       std::fill(array->begin(), array->end(), nan);
@@ -268,6 +277,13 @@ class BatchTest : public ::testing::TestWithParam<const char*> {
           expect(pass.logits == nullptr ? nullptr : pass.logits + t * vocab(),
                  text.logits[p]))
           << "scores of row " << t << " at " << p;
+      if (pass.best != nullptr) {
+        const ArgMax best =
+            ArgMaxReference(config().vocab_size, text.logits[p].data());
+        ASSERT_EQ(pass.best[t].index, best.index)
+            << "best of row " << t << " at " << p;
+        ASSERT_TRUE(pass.best[t].finite);
+      }
       ASSERT_TRUE(
           expect(pass.taps == nullptr ? nullptr : pass.taps + t * 2 * hidden(),
                  text.taps[p]))
@@ -298,6 +314,7 @@ class BatchTest : public ::testing::TestWithParam<const char*> {
   std::vector<std::unique_ptr<TargetModel>> first_layers_;
   std::unique_ptr<SpareStates> spare_;
   AlignedArray<float> logits_, tapped_, final_hidden_;
+  std::vector<ArgMax> best_ = std::vector<ArgMax>(kMaxRows);
   std::vector<Text> texts_;
 };
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -21,6 +22,7 @@
 #include "engine/ops/linear_input.h"
 #include "engine/ops/linear_reference.h"
 #include "gtest/gtest.h"
+#include "kernels/logits/argmax.h"
 #include "tests/engine/ops/random_matrix.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/random.h"
@@ -105,6 +107,51 @@ TEST_P(LinearRowsTest, BitsOfARowDoNotDependOnRowsOrThreads) {
                              alone.data() + (first + row) * out_,
                              static_cast<size_t>(out_)))
             << "row " << row << " of " << rows << ", " << threads << " threads";
+      }
+    }
+  }
+}
+
+// Ties come from equal columns of the matrix.
+TEST_P(LinearRowsTest, TheBestOutputIsThatOfAllOutputs) {
+  constexpr int kRows = 33;
+  const RandomMatrix half(type_, (out_ + 1) / 2, in_, random_);
+  const auto linear =
+      Linear::Create({half.View(), matrix_.View(), half.View()}, "test");
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  const int32_t out = (*linear)->out_features();
+  CanaryBuffer<float> x(random_.Uniforms(size_t{kRows} * in_));
+  // Rows without a largest output of their own.
+  std::fill_n(x.data() + 3 * in_, in_, 0.0f);
+  std::fill_n(x.data() + 7 * in_, in_, -0.0f);
+  if (type_ == WeightType::kF32 || type_ == WeightType::kQ8W) {
+    std::fill_n(x.data() + 5 * in_, in_,
+                std::numeric_limits<float>::quiet_NaN());
+    x[9 * in_] = std::numeric_limits<float>::infinity();
+    x[11 * in_] = -std::numeric_limits<float>::infinity();
+    for (int k = 0; k < in_; ++k) x[13 * in_ + k] *= 1e-42f;
+    for (int k = 0; k < in_; ++k) x[14 * in_ + k] *= 3e38f;
+  }
+  for (int threads = 1; threads <= 3; ++threads) {
+    const auto pool = ThreadPool::Create(threads);
+    ASSERT_TRUE(pool.ok()) << pool.status();
+    for (int rows : Batches(threads)) {
+      if (rows > kRows) break;
+      const float* first = x.data() + (kRows - rows) * in_;
+      CanaryBuffer<float> y(static_cast<size_t>(rows) * out);
+      CanaryBuffer<ArgMax> expected(static_cast<size_t>(rows));
+      CanaryBuffer<ArgMax> best(static_cast<size_t>(rows));
+      input_.Set(first, rows, in_);
+      (*linear)->Run(input_, y.data(), nullptr);
+      ArgMaxRows(rows, out, y.data(), out, expected.data(), nullptr);
+      input_.Set(first, rows, in_);
+      (*linear)->RunArgMax(input_, best.data(), (*pool)->get());
+      ASSERT_TRUE(best.Intact());
+      for (int row = 0; row < rows; ++row) {
+        ASSERT_EQ(best[row].index, expected[row].index)
+            << "row " << row << " of " << rows << ", " << threads << " threads";
+        ASSERT_EQ(best[row].finite, expected[row].finite);
+        ASSERT_EQ(best[row].value, expected[row].value);
       }
     }
   }

@@ -93,7 +93,7 @@ class StepperTest : public ::testing::Test {
     ASSERT_TRUE(sequence.ok());
     state_ = std::make_unique<TargetSequence>(*std::move(sequence));
     auto stepper = Stepper::Create(&target_, /*tap_floats=*/1,
-                                   /*max_block=*/16, nullptr);
+                                   /*max_block=*/16);
     ASSERT_TRUE(stepper.ok());
     stepper_ = *std::move(stepper);
   }
@@ -412,18 +412,20 @@ class SharedStepTest : public ::testing::Test {
       parties_.back()->tokens = {i};
     }
     auto stepper = Stepper::Create(&target_, /*tap_floats=*/1,
-                                   /*max_block=*/16, nullptr);
+                                   /*max_block=*/16);
     ASSERT_TRUE(stepper.ok());
     stepper_ = *std::move(stepper);
   }
 
-  // Steps the first parties with so many rows; chunks: -rows.
-  void Step(const std::vector<int32_t>& rows) {
+  // Steps the first parties with so many rows; chunks: -rows. `scores`: room
+  // for those of the first, or null.
+  void Step(const std::vector<int32_t>& rows, float* scores = nullptr) {
     items_.clear();
     for (size_t i = 0; i < rows.size(); ++i) {
       items_.push_back(rows[i] > 0 ? parties_[i]->Block(rows[i] - 1)
                                    : parties_[i]->Chunk(-rows[i]));
     }
+    if (!items_.empty()) items_[0].logits = scores;
     stepper_->Step(absl::MakeSpan(items_));
   }
 
@@ -495,12 +497,13 @@ TEST_F(SharedStepTest, DraftersMaySayLess) {
 }
 
 TEST_F(SharedStepTest, ScoresWithoutMemoryTakeMorePasses) {
+  std::vector<float> scores(16 * FakeTarget::kVocabSize);
   for (const bool refused : {true, false}) {
     target_.shapes.clear();
     {
       const ScopedAllocationFailure failure(refused ? 1 : 1 << 30,
                                             /*and_all_after=*/true);
-      Step({16, 10, 6, 16});
+      Step({16, 10, 6, 16}, scores.data());
     }
     TakeAll();
     if (refused) {
@@ -612,6 +615,20 @@ TEST_F(SharedStepTest, AllCancelledRunsNothing) {
   for (int i = 0; i < 3; ++i) parties_[i]->cancel = false;
   Step({3, -5, 2});
   TakeAll();
+}
+
+TEST_F(SharedStepTest, GreedyPicksKeepNoScores) {
+  {
+    const ScopedAllocationFailure failure(1, /*and_all_after=*/true);
+    Step({16, 10, 6, 16});
+  }
+  TakeAll();
+  EXPECT_THAT(target_.shapes, ElementsAre(ElementsAre(16, 10, 6, 16)));
+  EXPECT_EQ(target_.score_rows, 0);
+  std::vector<float> scores(3 * FakeTarget::kVocabSize);
+  Step({3, 2, -4}, scores.data());
+  TakeAll();
+  EXPECT_EQ(target_.score_rows, 5);
 }
 
 // Scores of all rows go to whom they belong.

@@ -30,11 +30,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 void ExpectSame(const ArgMax& actual, const ArgMax& expected) {
   EXPECT_EQ(actual.index, expected.index);
   EXPECT_EQ(actual.finite, expected.finite);
-  if (std::isnan(expected.value)) {
-    EXPECT_TRUE(std::isnan(actual.value));
-  } else {
-    EXPECT_EQ(actual.value, expected.value);
-  }
+  EXPECT_EQ(actual.value, expected.value);
 }
 
 ArgMax One(const std::vector<float>& x) {
@@ -102,7 +98,8 @@ TEST(ArgMaxTest, AnyPlaceMakesTheRowNotFinite) {
       ExpectSame(One(x), ArgMaxReference(kDim, x.data()));
       EXPECT_EQ(One(x).index, 0);
     }
-    ExpectSame(One({kNaN, -kInf}), {0, kNaN, false});
+    ExpectSame(One({kNaN, -kInf}), {0, -kInf, false});
+    ExpectSame(One({-1.0f, -1e-40f, 1e-40f}), {1, 0.0f, true});
     // Large, but finite.
     EXPECT_TRUE(One({3e38f, -3e38f, 3e38f}).finite);
   });
@@ -128,6 +125,29 @@ TEST(ArgMaxTest, LargeRowsWithThreadsMatchReference) {
     std::vector<ArgMax> out(kRows);
     ArgMaxRows(kRows, kDim, x.data(), kRow, out.data(), pool.get());
     for (int r = 0; r < kRows; ++r) ExpectSame(out[r], expected[r]);
+  }
+}
+
+// However a row is cut, and in whatever order its parts come.
+TEST(ArgMaxTest, PartsTogetherMatchTheRow) {
+  constexpr int32_t kDim = 97;
+  Random random(3);
+  for (int trial = 0; trial < 300; ++trial) {
+    std::vector<float> x(kDim);
+    for (float& v : x) v = static_cast<float>(random.Int(-9, 2));
+    for (const float v : {kNaN, kInf, -kInf, -0.0f, 1e-40f, -1e-40f}) {
+      if (random.OneIn(3)) x[random.Int(0, kDim - 1)] = v;
+    }
+    if (random.OneIn(10)) x.assign(kDim, random.OneIn(2) ? kNaN : -kInf);
+    const int32_t cuts[] = {0, random.Int(1, 40), random.Int(41, 96), kDim};
+    ArgMax parts[3];
+    for (int i = 0; i < 3; ++i) {
+      parts[i] =
+          ArgMaxOfPart(cuts[i + 1] - cuts[i], x.data() + cuts[i], cuts[i]);
+    }
+    const ArgMax expected = ArgMaxReference(kDim, x.data());
+    ExpectSame(Together(parts[0], Together(parts[1], parts[2])), expected);
+    ExpectSame(Together(Together(parts[2], parts[0]), parts[1]), expected);
   }
 }
 

@@ -6,7 +6,9 @@
 //   linear_bench --benchmark_filter=/q8/3584x1024/
 //       --benchmark_enable_random_interleaving --benchmark_repetitions=20
 //
-// Names are linear|operator / weights / outputs x inputs / rows / threads.
+// Names are what / weights / outputs x inputs / rows / threads; what is linear,
+// operator, argmax (Linear::RunArgMax) or linear_argmax (the same in two
+// passes).
 // bytes_per_second is the rate at which weights are read, items_per_second that
 // of multiplications; the floor (floors.h) is that of reading the weights once.
 // Interleaving lets all cases share whatever else the
@@ -36,6 +38,7 @@
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
+#include "kernels/logits/argmax.h"
 #include "pthreadpool.h"
 #include "tools/bench/micro/fixture.h"
 #include "tools/bench/micro/floors.h"
@@ -172,6 +175,40 @@ class Operator {
   std::vector<xnn_quantization_params> quantization_;
 };
 
+// The best output of each row, as greedy decoding wants it.
+class Best {
+ public:
+  Best(std::unique_ptr<Linear> linear, bool in_one)
+      : linear_(std::move(linear)), in_one_(in_one) {}
+
+  void Run(LinearInput& input, float* y, pthreadpool_t pool) {
+    best_.resize(static_cast<size_t>(input.rows()));
+    if (in_one_) {
+      linear_->RunArgMax(input, best_.data(), pool);
+      return;
+    }
+    linear_->Run(input, y, pool);
+    ArgMaxRows(input.rows(), linear_->out_features(), y,
+               linear_->out_features(), best_.data(), pool);
+  }
+
+ private:
+  const std::unique_ptr<Linear> linear_;
+  const bool in_one_;
+  std::vector<ArgMax> best_;
+};
+
+class BestInOne : public Best {
+ public:
+  explicit BestInOne(std::unique_ptr<Linear> linear)
+      : Best(std::move(linear), true) {}
+};
+class BestInTwo : public Best {
+ public:
+  explicit BestInTwo(std::unique_ptr<Linear> linear)
+      : Best(std::move(linear), false) {}
+};
+
 // Copies of one product, made when first asked for and kept.
 template <class Product, class Make>
 const std::vector<std::unique_ptr<Product>>& Copies(WeightType type,
@@ -243,16 +280,24 @@ void Register(absl::string_view what, const Make& make) {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  using deltaedge::BestInOne;
+  using deltaedge::BestInTwo;
   using deltaedge::Linear;
   using deltaedge::MatrixView;
   using deltaedge::Operator;
-  deltaedge::Register<Linear>("linear", [](const MatrixView& w) {
-    static auto& options = *new deltaedge::LinearOptions;
-    if (options.arena == nullptr) {
-      options.arena = std::make_shared<deltaedge::HugePageArena>();
-    }
+  deltaedge::LinearOptions options;
+  options.arena = std::make_shared<deltaedge::HugePageArena>();
+  const auto linear = [&options](const MatrixView& w) {
     return deltaedge::OrDie(Linear::Create({w}, "bench", options));
+  };
+  deltaedge::Register<Linear>("linear", linear);
+  deltaedge::Register<BestInOne>("argmax", [linear](const MatrixView& w) {
+    return std::make_unique<BestInOne>(linear(w));
   });
+  deltaedge::Register<BestInTwo>(
+      "linear_argmax", [linear](const MatrixView& w) {
+        return std::make_unique<BestInTwo>(linear(w));
+      });
   deltaedge::Register<Operator>("operator", [](const MatrixView& w) {
     return std::make_unique<Operator>(w);
   });
