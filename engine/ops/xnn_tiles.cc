@@ -15,9 +15,6 @@
 #include "xnnpack/hardware-config.h"
 
 namespace deltaedge {
-
-#if XNN_ARCH_X86_64
-
 namespace {
 
 #define TILE(family, rows, kind)                                  \
@@ -32,6 +29,7 @@ constexpr int kMaxTiles = 5;
 // last is the one that XNNPACK's operators use. The kernels themselves are in
 // third_party/overlays/xnnpack.BUILD.
 const XnnTile kFamilies[][kMaxTiles] = {
+#if XNN_ARCH_X86_64
     {TILE(f32, 4, 32__avx512f_broadcast), TILE(f32, 5, 32__avx512f_broadcast),
      TILE(f32, 6, 32__avx512f_broadcast), TILE(f32, 7, 32__avx512f_broadcast)},
     {TILE(f32, 3, 16__fma3_broadcast), TILE(f32, 4, 16__fma3_broadcast),
@@ -60,6 +58,28 @@ const XnnTile kFamilies[][kMaxTiles] = {
      TILE(f32_qc8w, 7, 32__avx512skx_broadcast)},
     {TILE(f32_qc8w, 3, 16__avx2_broadcast),
      TILE(f32_qc8w, 5, 16__avx2_broadcast)},
+#elif XNN_ARCH_ARM64
+    {TILE(f32, 4, 8__aarch64_neonfma_lane_ld128),
+     TILE(f32, 6, 8__aarch64_neonfma_lane_ld128)},
+    // Multiplies rows by twos.
+    {TILE(qd8_f32_qc8w, 2, 16c8__neoni8mm),
+     TILE(qd8_f32_qc8w, 4, 16c8__neoni8mm)},
+    {TILE(qd8_f32_qc8w, 2, 16c4__neondot), TILE(qd8_f32_qc8w, 3, 16c4__neondot),
+     TILE(qd8_f32_qc8w, 4, 16c4__neondot)},
+    {TILE(qd8_f32_qb4w, 2, 16c8__neoni8mm),
+     TILE(qd8_f32_qb4w, 4, 16c8__neoni8mm)},
+    {TILE(qd8_f32_qb4w, 2, 16c4__neondot), TILE(qd8_f32_qb4w, 3, 16c4__neondot),
+     TILE(qd8_f32_qb4w, 4, 16c4__neondot)},
+    {TILE(qd8_f32_qb4w, 2, 16__neon_mlal_lane),
+     TILE(qd8_f32_qb4w, 3, 16__neon_mlal_lane),
+     TILE(qd8_f32_qb4w, 4, 16__neon_mlal_lane),
+     TILE(qd8_f32_qb4w, 6, 16__neon_mlal_lane)},
+    {TILE(f32_qc8w, 4, 8__aarch64_neonfma_lane_ld64),
+     TILE(f32_qc8w, 5, 8__aarch64_neonfma_lane_ld64),
+     TILE(f32_qc8w, 6, 8__aarch64_neonfma_lane_ld64)},
+#else
+    {},
+#endif
 };
 
 #undef TILE
@@ -74,12 +94,6 @@ absl::Span<const XnnTile> LowerTiles(XnnKernel tallest) {
   }
   return {};
 }
-
-#else
-
-absl::Span<const XnnTile> LowerTiles(XnnKernel) { return {}; }
-
-#endif
 
 std::string XnnPackingIdentity() {
   std::string identity = "1";

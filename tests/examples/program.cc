@@ -85,6 +85,14 @@ Program::Program(const Launch& launch) : deadline_(Clock::now() + kPatience) {
   std::vector<std::string> args = launch.args;
   args.insert(args.begin(), launch.name.empty() ? launch.path : launch.name);
   std::vector<std::string> environment = Environment(launch.environment);
+  std::string path = launch.path;
+  if (const char* emulate = getenv("DELTAEDGE_EMULATE")) {
+    // tools/toolchain/emulate.sh PROGRAM ARGUMENTS...
+    environment.push_back("QEMU_ARGV0=" + args[0]);
+    args[0] = launch.path;
+    path = emulate;
+    args.insert(args.begin(), path);
+  }
   const std::vector<char*> argv = Pointers(&args);
   const std::vector<char*> envp = Pointers(&environment);
 
@@ -117,7 +125,7 @@ Program::Program(const Launch& launch) : deadline_(Clock::now() + kPatience) {
       Wire(err.write, "", 0, STDERR_FILENO);
     }
     if (!launch.folder.empty() && chdir(launch.folder.c_str()) != 0) _exit(126);
-    execve(launch.path.c_str(), argv.data(), envp.data());
+    execve(path.c_str(), argv.data(), envp.data());
     _exit(127);
   }
   close(in.read);

@@ -82,7 +82,6 @@ X86_ISAS = {
 
 # SME and SME2 need KleidiAI, which Debian's archive does not serve.
 ARM64_ISAS = {
-    "aarch64": ["-march=armv8.2-a+fp16+dotprod"],
     "fp16arith": ["-march=armv8.2-a+fp16"],
     "neon": [],
     "neon_aarch64": [],

@@ -31,8 +31,9 @@ struct Outcome {
 
 Outcome Bench(const std::string& flags) {
   Outcome outcome;
-  const std::string command =
-      testing::Runfile("tools/bench/bench") + " " + flags + " 2>&1";
+  const std::string command = "${DELTAEDGE_EMULATE-} " +
+                              testing::Runfile("tools/bench/bench") + " " +
+                              flags + " 2>&1";
   FILE* const pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return outcome;
   char buffer[4096];

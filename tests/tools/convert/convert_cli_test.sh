@@ -5,8 +5,8 @@
 # error, their status is 0 only if the model file was written.
 set -u
 
-convert=tools/convert/convert
-make_random=tools/make_random/make_random
+convert="${DELTAEDGE_EMULATE-} tools/convert/convert"
+make_random="${DELTAEDGE_EMULATE-} tools/make_random/make_random"
 golden=tests/testdata/golden
 configs=tests/testdata/configs
 out=$TEST_TMPDIR
@@ -138,7 +138,7 @@ limited() {
     "$@"
   )
 }
-if grep -q __tsan_init $convert; then
+if grep -q __tsan_init tools/convert/convert; then
   echo "limit of file sizes: not run, ThreadSanitizer's runtime dies of one"
 else
   refuses "File too large" limited $convert --input=$golden/tiny-qwen35 \
