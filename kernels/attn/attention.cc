@@ -13,7 +13,6 @@
 #define HWY_TARGET_INCLUDE "kernels/attn/attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.
-#include "hwy/cache_control.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
@@ -83,8 +82,11 @@ HWY_NOINLINE void Chains(D d, int64_t n, const float* const* HWY_RESTRICT a,
   }
   for (int64_t i = 0; i < n; ++i, b += pitch) {
     if (kAhead) {
-      hwy::Prefetch(ahead);
-      if (2 * lanes > kLineFloats) hwy::Prefetch(ahead + kLineFloats);
+      // Into the second-level cache: a block does not fit the first.
+      __builtin_prefetch(ahead, 0, 2);
+      if (2 * lanes > kLineFloats) {
+        __builtin_prefetch(ahead + kLineFloats, 0, 2);
+      }
       ahead += 2 * lanes;
     }
     const V b0 = hn::LoadU(d, b);

@@ -12,6 +12,7 @@
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "kernels/base/logistic-inl.h"
+#include "kernels/base/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltaedge {
@@ -33,31 +34,30 @@ void Row(const Conv1dBlock& block, size_t row, size_t begin, size_t end) {
     const int64_t t = static_cast<int64_t>(row + i) - 3;
     const int64_t position = block.position + t;
     if (t >= 0) {
-      column[i] = block.x + t * block.x_stride;
+      column[i] = block.x + t * block.x_stride + begin;
     } else if (position >= 0) {
-      column[i] = block.ring + position % block.ring_rows * block.channels;
+      column[i] =
+          block.ring + position % block.ring_rows * block.channels + begin;
     } else {
       column[i] = nullptr;
     }
   }
-  const float* weight = block.weight;
-  float* out = block.out + row * block.out_stride;
-  for (size_t c = begin; c < end; c += hn::Lanes(d)) {
-    const size_t count = end - c;
-    const V x0 = column[0] ? hn::LoadN(d, column[0] + c, count) : hn::Zero(d);
-    const V x1 = column[1] ? hn::LoadN(d, column[1] + c, count) : hn::Zero(d);
-    const V x2 = column[2] ? hn::LoadN(d, column[2] + c, count) : hn::Zero(d);
-    const V x3 = hn::LoadN(d, column[3] + c, count);
-    const V w0 = hn::LoadN(d, weight + c, count);
-    const V w1 = hn::LoadN(d, weight + channels + c, count);
-    const V w2 = hn::LoadN(d, weight + 2 * channels + c, count);
-    const V w3 = hn::LoadN(d, weight + 3 * channels + c, count);
-    V y = hn::Mul(w0, x0);
-    y = hn::MulAdd(w1, x1, y);
-    y = hn::MulAdd(w2, x2, y);
-    y = hn::MulAdd(w3, x3, y);
-    hn::StoreN(Silu(d, y), d, out + c, count);
-  }
+  const float* w0 = block.weight + begin;
+  const float* w1 = w0 + channels;
+  const float* w2 = w1 + channels;
+  const float* w3 = w2 + channels;
+  float* out = block.out + row * block.out_stride + begin;
+  ForEachVector(
+      d, static_cast<int64_t>(end - begin), [&](auto io, int64_t c) HWY_ATTR {
+        V y = hn::Mul(io.Load(w0 + c),
+                      column[0] ? io.Load(column[0] + c) : hn::Zero(d));
+        y = hn::MulAdd(io.Load(w1 + c),
+                       column[1] ? io.Load(column[1] + c) : hn::Zero(d), y);
+        y = hn::MulAdd(io.Load(w2 + c),
+                       column[2] ? io.Load(column[2] + c) : hn::Zero(d), y);
+        y = hn::MulAdd(io.Load(w3 + c), io.Load(column[3] + c), y);
+        io.Store(Silu(d, y), out + c);
+      });
 }
 
 }  // namespace
