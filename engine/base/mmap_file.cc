@@ -10,8 +10,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
@@ -64,7 +66,7 @@ absl::StatusOr<MmapFile> MmapFile::Open(const std::string& path) {
     file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   } while (file < 0 && errno == EINTR);
   if (file < 0) return SystemError(errno, "open", path);
-  const absl::Cleanup close_file = [file] { close(file); };
+  absl::Cleanup close_file = [file] { close(file); };
 
   struct stat info;
   if (fstat(file, &info) != 0) return SystemError(errno, "examine", path);
@@ -91,6 +93,8 @@ absl::StatusOr<MmapFile> MmapFile::Open(const std::string& path) {
   MmapFile mapped;
   mapped.data_ = static_cast<std::byte*>(data);
   mapped.size_ = size;
+  mapped.file_ = file;
+  std::move(close_file).Cancel();
 
   if (fstat(file, &info) != 0) return SystemError(errno, "examine", path);
   if (info.st_size < size) {
@@ -101,17 +105,34 @@ absl::StatusOr<MmapFile> MmapFile::Open(const std::string& path) {
   return mapped;
 }
 
+void MmapFile::Copy(const void* from, size_t size, void* to) const {
+  const auto* begin = static_cast<const std::byte*>(from);
+  auto* end = static_cast<std::byte*>(to);
+  while (size > 0) {
+    const ssize_t got =
+        pread(file_, end, size, static_cast<off_t>(begin - data_));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    begin += got;
+    end += got;
+    size -= static_cast<size_t>(got);
+  }
+  std::memcpy(end, begin, size);
+}
+
 void MmapFile::Evict() const {
   if (data_ != nullptr) {
     madvise(data_, static_cast<size_t>(size_), MADV_DONTNEED);
   }
 }
 
-void MmapFile::Unmap() {
+void MmapFile::Close() {
   if (data_ == nullptr) return;
   munmap(data_, static_cast<size_t>(size_));
+  close(file_);
   data_ = nullptr;
   size_ = 0;
+  file_ = -1;
 }
 
 }  // namespace deltaedge

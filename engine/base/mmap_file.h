@@ -40,10 +40,11 @@ class MmapFile {
   MmapFile& operator=(MmapFile&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
-    other.Unmap();
+    std::swap(file_, other.file_);
+    other.Close();
     return *this;
   }
-  ~MmapFile() { Unmap(); }
+  ~MmapFile() { Close(); }
 
   // Aligned to the system's page size.
   const std::byte* data() const ABSL_ATTRIBUTE_LIFETIME_BOUND { return data_; }
@@ -52,16 +53,23 @@ class MmapFile {
     return absl::Span<const std::byte>(data_, static_cast<size_t>(size_));
   }
 
+  // Copies the `size` bytes at `from`, which are of this file. They do not
+  // become resident, where touching a few bytes maps all that the system's
+  // cache holds of their neighbourhood in one piece, often 2 MiB. Allocates
+  // nothing; cannot fail: what cannot be read is touched.
+  void Copy(const void* from, size_t size, void* to) const;
+
   // Takes the file's pages out of this process's resident memory, for after its
   // contents were copied elsewhere. They stay valid: a later touch reads them
   // again. A hint; cannot fail.
   void Evict() const;
 
  private:
-  void Unmap();
+  void Close();
 
   std::byte* data_ = nullptr;
   int64_t size_ = 0;
+  int file_ = -1;
 };
 
 }  // namespace deltaedge

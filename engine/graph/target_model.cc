@@ -255,7 +255,7 @@ class TargetModelImpl : public TargetModel {
   }
 
   void Embed(absl::Span<const TokenId> tokens, float* x) const override {
-    EmbedRows(weights_.embedding, tokens, x);
+    EmbedRows(weights_.embedding, weights_.embedding_file, tokens, x);
   }
 
   const TargetConfig& config() const override { return config_; }

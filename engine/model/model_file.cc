@@ -39,6 +39,9 @@
 namespace deltaedge {
 namespace {
 
+// Less than this is as well touched as copied.
+constexpr int64_t kLargeTableBytes = int64_t{16} << 20;
+
 absl::Status WithPath(const absl::Status& status, absl::string_view path) {
   return absl::Status(status.code(),
                       absl::StrCat("'", path, "': ", status.message()));
@@ -195,9 +198,11 @@ absl::Status ModelFile::Load(Verify verify) {
         absl::StrCat("the model is unsound: ", status.message()));
   }
   BindWeights(layout.first_segment);
-  if (verify == Verify::kStructure) return absl::OkStatus();
-  return CheckContents(schema::kHeaderBytes + layout.index_bytes,
-                       layout.first_segment);
+  if (verify == Verify::kChecksums) {
+    DELTAEDGE_RETURN_IF_ERROR(CheckContents(
+        schema::kHeaderBytes + layout.index_bytes, layout.first_segment));
+  }
+  return CopyVectors();
 }
 
 std::vector<WeightType> ModelFile::weight_types() const {
@@ -210,6 +215,12 @@ std::string ModelFile::identity() const {
   return absl::StrFormat("%08x %d", index_checksum_, file_.size());
 }
 
+std::vector<TensorSlot> ModelFile::Slots() {
+  return kind() == Kind::kTarget
+             ? TensorSlots(index_.contents.target, &target_weights_)
+             : TensorSlots(index_.contents.draft, &draft_weights_);
+}
+
 void ModelFile::BindWeights(int64_t first_segment) {
   const std::byte* const segments = file_.data() + first_segment;
   absl::flat_hash_map<absl::string_view, const TensorEntry*> by_name;
@@ -217,10 +228,7 @@ void ModelFile::BindWeights(int64_t first_segment) {
     by_name.emplace(tensor.name, &tensor);
     weight_bytes_ += tensor.size_bytes;
   }
-  const ModelContents& contents = index_.contents;
-  for (const TensorSlot& slot :
-       kind() == Kind::kTarget ? TensorSlots(contents.target, &target_weights_)
-                               : TensorSlots(contents.draft, &draft_weights_)) {
+  for (const TensorSlot& slot : Slots()) {
     const TensorEntry& tensor = *by_name.at(slot.name);
     const std::byte* const data = segments + tensor.offset_bytes;
     if (slot.matrix != nullptr) {
@@ -232,8 +240,36 @@ void ModelFile::BindWeights(int64_t first_segment) {
       *slot.vector = reinterpret_cast<const float*>(data);
     }
   }
-  if (contents.target.tied_head)
+  if (index_.contents.target.tied_head) {
     target_weights_.head = target_weights_.embedding;
+  }
+  if (kind() == Kind::kTarget &&
+      by_name.at("embedding")->size_bytes >= kLargeTableBytes) {
+    target_weights_.embedding_file = &file_;
+  }
+}
+
+absl::Status ModelFile::CopyVectors() {
+  const std::vector<TensorSlot> slots = Slots();
+  const auto size = [](const TensorSlot& slot) {
+    return TensorBytes(WeightType::kF32, slot.shape).value_or(0);
+  };
+  int64_t end = 0;
+  for (const TensorSlot& slot : slots) {
+    if (slot.vector == nullptr) continue;
+    end = *CheckedRoundUp(end + size(slot), AlignedBuffer::kAlignment);
+  }
+  DELTAEDGE_ASSIGN_OR_RETURN(vectors_,
+                             AlignedBuffer::Allocate(end, "small tensors"));
+  end = 0;
+  for (const TensorSlot& slot : slots) {
+    if (slot.vector == nullptr) continue;
+    std::byte* const copy = vectors_.data() + end;
+    file_.Copy(*slot.vector, static_cast<size_t>(size(slot)), copy);
+    *slot.vector = reinterpret_cast<const float*>(copy);
+    end = *CheckedRoundUp(end + size(slot), AlignedBuffer::kAlignment);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ModelFile::CheckContents(int64_t index_end,

@@ -13,11 +13,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/base/aligned_buffer.h"
 #include "engine/base/mmap_file.h"
 #include "engine/model/chat_table.h"
 #include "engine/model/config.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_index.h"
+#include "engine/model/tensor_list.h"
 #include "engine/model/tokenizer_tables.h"
 #include "engine/model/weights.h"
 #include "engine/types.h"
@@ -27,10 +29,11 @@ namespace deltaedge {
 // A model file (*.gdn, schema/FORMAT.md), opened and checked. Nothing above
 // asks again whether a size or a pointer is sound.
 //
-// Config and tables are copies; weights are views of the mapped file, read from
-// disk when first touched. Immutable after Open(), so every method may be
-// called from any thread. The file may be replaced by renaming another over it,
-// and must not be changed in place while it is open (engine/base/mmap_file.h).
+// Config, tables and small tensors are copies; matrices are views of the mapped
+// file, read from disk when first touched. Immutable after Open(), so every
+// method may be called from any thread. The file may be replaced by renaming
+// another over it, and must not be changed in place while it is open
+// (engine/base/mmap_file.h).
 class ModelFile {
  public:
   using Kind = ModelKind;
@@ -38,8 +41,8 @@ class ModelFile {
   // How much Open() looks at.
   enum class Verify {
     // Header and index, checksum included; of the segments only that they are
-    // all there. Takes time in proportion to the vocabulary, not to the
-    // weights.
+    // all there. Takes time in proportion to the vocabulary and the small
+    // tensors, not to the matrices.
     kStructure,
     // Also every byte of every segment and of the padding, and that scales of
     // quantised matrices are positive normal numbers: reads the whole file.
@@ -116,7 +119,9 @@ class ModelFile {
 
   // These do not know the path; Open() puts it before their messages.
   absl::Status Load(Verify verify);
+  std::vector<TensorSlot> Slots();
   void BindWeights(int64_t first_segment);
+  absl::Status CopyVectors();
   absl::Status CheckContents(int64_t index_end, int64_t first_segment) const;
 
   const std::string path_;
@@ -124,6 +129,7 @@ class ModelFile {
   ModelIndex index_;
   TargetWeights target_weights_;
   DraftWeights draft_weights_;
+  AlignedBuffer vectors_;
   int64_t weight_bytes_ = 0;
   uint32_t index_checksum_ = 0;
 };

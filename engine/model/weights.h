@@ -8,6 +8,8 @@
 
 namespace deltaedge {
 
+class MmapFile;
+
 // How the numbers of a matrix are stored, and how products with it are
 // computed. Values are those of the model file: append only.
 enum class WeightType {
@@ -46,7 +48,30 @@ struct MatrixView {
   const float* f32() const { return static_cast<const float*>(data); }
 };
 
-// Small tensors are always float, 64-byte aligned, borrowed likewise. Norm
+// Bytes of a row's numbers, and of its scales.
+inline int64_t RowBytes(const MatrixView& matrix) {
+  switch (matrix.type) {
+    case WeightType::kF32:
+      return int64_t{matrix.cols} * 4;
+    case WeightType::kQ4:
+      return matrix.cols / 2;
+    default:
+      return matrix.cols;
+  }
+}
+inline int64_t ScaleBytes(const MatrixView& matrix) {
+  switch (matrix.type) {
+    case WeightType::kF32:
+      return 0;
+    case WeightType::kQ4:
+      return matrix.cols / kQ4Block * 2;
+    default:
+      return 4;
+  }
+}
+
+// Small tensors are always float, 64-byte aligned, borrowed likewise: the
+// ModelFile has copies of them, which lie together. Norm
 // gains are final factors: the file stores 1 + w for zero-centred norms.
 
 struct MlpWeights {
@@ -90,7 +115,10 @@ struct TargetLayerWeights {
 
 struct TargetWeights {
   MatrixView embedding;  // [V, H]
-  MatrixView head;       // [V, H]; the same data as `embedding` when tied
+  // Null, or the file of a table so large that its rows are better copied
+  // (MmapFile::Copy) than touched.
+  const MmapFile* embedding_file = nullptr;
+  MatrixView head;  // [V, H]; the same data as `embedding` when tied
   const float* final_norm = nullptr;  // [H]
   std::vector<TargetLayerWeights> layers;
 };

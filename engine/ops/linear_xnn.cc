@@ -56,29 +56,6 @@ bool TakesInt8(WeightType type) {
   return type == WeightType::kQ8 || type == WeightType::kQ4;
 }
 
-int64_t RowBytes(const MatrixView& matrix) {
-  switch (matrix.type) {
-    case WeightType::kF32:
-      return int64_t{matrix.cols} * 4;
-    case WeightType::kQ4:
-      return matrix.cols / 2;
-    default:
-      return matrix.cols;
-  }
-}
-
-// Of the scales of a row.
-int64_t ScaleBytes(const MatrixView& matrix) {
-  switch (matrix.type) {
-    case WeightType::kF32:
-      return 0;
-    case WeightType::kQ4:
-      return matrix.cols / kQ4Block * 2;
-    default:
-      return 4;
-  }
-}
-
 absl::Status XnnError(xnn_status status, absl::string_view name) {
   const std::string message =
       absl::StrCat("XNNPACK cannot make product '", name, "': ");

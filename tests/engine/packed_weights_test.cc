@@ -4,6 +4,7 @@
 // not, and never a reason for another answer or for an error.
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "absl/crc/crc32c.h"
+#include "absl/strings/match.h"
 #include "engine/engine.h"
 #include "engine/ops/packed_cache.h"
 #include "engine/options.h"
@@ -25,6 +27,9 @@
 #include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
 #include "tests/testing/random.h"
+#include "tests/testing/resident_bytes.h"
+#include "tools/make_random/make_random.h"
+#include "tools/make_random/shapes.h"
 
 namespace deltaedge {
 namespace {
@@ -203,6 +208,21 @@ TEST_F(PackedWeightsTest, WithoutAFolderWeightsAreInMemoryAndThatIsSaid) {
   EXPECT_THAT(how_, HasSubstr("missing"));
 }
 
+TEST_F(PackedWeightsTest, WhereNoFileCanBePutWeightsAreInMemory) {
+  fs::create_directory(file_);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(SameBits(Ask(), truth_));
+    EXPECT_THAT(how_, StartsWith("packed in memory; no file"));
+    EXPECT_EQ(Files(), 2) << "the folder and the draft's";
+  }
+  if (geteuid() == 0) return;  // May write anywhere.
+  fs::remove(file_);
+  fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_TRUE(SameBits(Ask(), truth_));
+  EXPECT_THAT(how_, StartsWith("packed in memory; no file"));
+  fs::permissions(folder_, fs::perms::owner_all);
+}
+
 TEST_F(PackedWeightsTest, ManyStartsAtOnce) {
   std::vector<std::vector<float>> logits(4);
   std::vector<std::thread> threads;
@@ -220,6 +240,55 @@ TEST_F(PackedWeightsTest, ManyStartsAtOnce) {
   for (const auto& mine : logits) EXPECT_EQ(mine.size(), 1u);
   EXPECT_EQ(Files(), 2);
   ExpectMapped();
+}
+
+// Memory of the second start: the packed weights once, and hardly any of the
+// model file, however large the pages are that the system's cache keeps it in.
+TEST(PackedMemoryTest, TheModelFileIsNotResidentAsWell) {
+  const std::string folder = ::testing::TempDir() + "/resident";
+  fs::create_directories(folder);
+  // The system may know the folder by another name.
+  const std::string name = "/resident_model.gdn";
+  const std::string path = folder + name;
+  auto config = TargetShape("qwen3.5-0.8b");
+  ASSERT_TRUE(config.ok()) << config.status();
+  config->vocab_size = 20480;
+  config->intermediate_size = 512;
+  config->layers.resize(4);
+  RandomModelOptions made;
+  made.recipe.weights = WeightType::kQ8;
+  ASSERT_TRUE(MakeRandomTarget(*config, path, made).ok());
+  const auto file_bytes = static_cast<double>(fs::file_size(path));
+  EngineOptions options;
+  options.num_threads = 1;
+  options.packed_folder = folder;
+  for (const bool mapped : {false, true}) {
+    auto engine = Engine::Open({path, ""}, options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    ASSERT_EQ(absl::StartsWith((*engine)->info().packed_weights, "mapped"),
+              mapped);
+    if (testing::ResidentBytesOfFile(name) < 0) GTEST_SKIP() << "no smaps";
+    SessionOptions session_options;
+    session_options.max_context = 256;
+    auto session = (*engine)->NewSession(session_options);
+    ASSERT_TRUE(session.ok()) << session.status();
+    std::vector<TokenId> prompt;
+    for (TokenId id = 0; id < config->vocab_size; id += 200) {
+      prompt.push_back(id);
+    }
+    ASSERT_TRUE((*session)->Prefill(prompt).ok());
+    GenerateOptions rules;
+    rules.max_new_tokens = 8;
+    rules.ignore_model_stop_tokens = true;
+    ASSERT_TRUE((*session)
+                    ->Generate(rules, [](const TokenEvent&) { return true; })
+                    .ok());
+    EXPECT_LT(testing::ResidentBytesOfFile(name), 0.01 * file_bytes);
+    const auto packed = testing::ResidentBytesOfFile(name + ".packed");
+    EXPECT_LT(packed, 1.05 * file_bytes);
+    EXPECT_EQ(packed > 0.5 * file_bytes, mapped);
+  }
+  fs::remove_all(folder);
 }
 
 TEST(PackedCacheTest, AbandonedWritersLeaveNothing) {

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/testing/resident_bytes.h"
 
 namespace deltaedge {
 namespace {
@@ -61,6 +62,23 @@ TEST_F(MmapFileTest, MapsTheWholeFile) {
   EXPECT_EQ(file->data(), nullptr);
   EXPECT_EQ(file->size(), 0);
   EXPECT_EQ(std::memcmp(moved.data(), text.data(), text.size()), 0);
+}
+
+TEST_F(MmapFileTest, CopiesAreNotResident) {
+  constexpr size_t kSize = size_t{8} << 20;
+  std::string text(kSize, 'x');
+  for (size_t i = 0; i < kSize; ++i) text[i] = static_cast<char>(i * 7 + i / 9);
+  absl::StatusOr<MmapFile> file = MmapFile::Open(Write("file", text));
+  ASSERT_TRUE(file.ok()) << file.status();
+  file->Evict();
+  for (size_t begin = 5; begin + 1000 < kSize; begin += 100003) {
+    char copy[1000];
+    file->Copy(file->data() + begin, sizeof(copy), copy);
+    ASSERT_EQ(std::memcmp(copy, text.data() + begin, sizeof(copy)), 0);
+  }
+  EXPECT_EQ(testing::ResidentBytes(file->data()), 0);
+  EXPECT_EQ(static_cast<char>(file->data()[kSize / 2]), text[kSize / 2]);
+  EXPECT_GT(testing::ResidentBytes(file->data()), 0);
 }
 
 TEST_F(MmapFileTest, OutlivesItsName) {

@@ -5,8 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "engine/base/mmap_file.h"
 #include "engine/model/weights.h"
 #include "engine/types.h"
 #include "gtest/gtest.h"
@@ -25,7 +30,7 @@ TEST(EmbedRowsTest, CopiesRowsInTheirOrder) {
   const MatrixView table = {values.data(), WeightType::kF32, kVocab, kHidden};
   const std::vector<TokenId> tokens = {10, 0, 3, 3};
   testing::CanaryBuffer<float> x(tokens.size() * kHidden);
-  EmbedRows(table, tokens, x.data());
+  EmbedRows(table, nullptr, tokens, x.data());
   EXPECT_TRUE(x.Intact());
   for (size_t t = 0; t < tokens.size(); ++t) {
     for (int i = 0; i < kHidden; ++i) {
@@ -51,7 +56,7 @@ TEST(EmbedRowsTest, RowsOfAQuantisedTableAreTheStoredNumbers) {
   const std::vector<TokenId> tokens = {4, 1, 1};
   for (const MatrixView& table : tables) {
     testing::CanaryBuffer<float> x(tokens.size() * kHidden);
-    EmbedRows(table, tokens, x.data());
+    EmbedRows(table, nullptr, tokens, x.data());
     EXPECT_TRUE(x.Intact());
     for (size_t t = 0; t < tokens.size(); ++t) {
       for (int i = 0; i < kHidden; ++i) {
@@ -72,9 +77,40 @@ TEST(EmbedRowsTest, RowsOfAQuantisedTableAreTheStoredNumbers) {
   }
 }
 
+TEST(EmbedRowsTest, RowsOfAFileAreTheSame) {
+  constexpr int kVocab = 40;
+  std::string bytes(1 << 20, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(i * i / 7 % 120);
+  }
+  const std::string path = ::testing::TempDir() + "/table";
+  std::ofstream(path, std::ios::binary) << bytes;
+  const absl::StatusOr<MmapFile> file = MmapFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::vector<TokenId> tokens = {kVocab - 1, 3, 3, 0};
+  const std::byte* const scales = file->data() + (700 << 10);
+  for (const auto& [type, cols] :
+       std::vector<std::pair<WeightType, int32_t>>{{WeightType::kF32, 33},
+                                                   {WeightType::kQ8, 33},
+                                                   {WeightType::kQ8W, 8192},
+                                                   {WeightType::kQ8, 8193},
+                                                   {WeightType::kQ4, 96}}) {
+    const MatrixView table = {file->data() + 64, type, kVocab, cols,
+                              type == WeightType::kF32 ? nullptr : scales};
+    const size_t size = tokens.size() * static_cast<size_t>(cols);
+    testing::CanaryBuffer<float> touched(size), copied(size);
+    EmbedRows(table, nullptr, tokens, touched.data());
+    EmbedRows(table, &*file, tokens, copied.data());
+    EXPECT_TRUE(copied.Intact());
+    EXPECT_EQ(std::memcmp(touched.data(), copied.data(), size * sizeof(float)),
+              0)
+        << "type " << static_cast<int>(type) << ", " << cols << " columns";
+  }
+}
+
 TEST(EmbedRowsTest, NoTokens) {
   const float value = 1;
-  EmbedRows({&value, WeightType::kF32, 1, 1}, {}, nullptr);
+  EmbedRows({&value, WeightType::kF32, 1, 1}, nullptr, {}, nullptr);
 }
 
 }  // namespace
