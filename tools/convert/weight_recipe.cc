@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,8 +16,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "engine/base/status_macros.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
@@ -82,6 +86,35 @@ absl::StatusOr<WeightType> ParseWeightType(absl::string_view name) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "\"", name, "\" is no type of weights; allowed are ", AllTypeNames()));
+}
+
+absl::StatusOr<WeightRecipe> ParseRecipe(absl::string_view text) {
+  WeightRecipe recipe;
+  bool first = true;
+  for (absl::string_view word :
+       absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
+    std::optional<WeightType>* part = nullptr;
+    if (!std::exchange(first, false)) {
+      if (absl::ConsumePrefix(&word, "head=")) {
+        part = &recipe.head;
+      } else if (absl::ConsumePrefix(&word, "gdn=")) {
+        part = &recipe.gdn;
+      }
+      if (part == nullptr || part->has_value()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("\"", text, "\" is no recipe: after the type of all, ",
+                         "head=TYPE and gdn=TYPE are allowed, once each"));
+      }
+    }
+    DELTAEDGE_ASSIGN_OR_RETURN(const WeightType type, ParseWeightType(word));
+    if (part == nullptr) {
+      recipe.weights = type;
+    } else {
+      *part = type;
+    }
+  }
+  if (first) return absl::InvalidArgumentError("a recipe is empty");
+  return recipe;
 }
 
 std::vector<StoredWeights> CountWeights(absl::Span<const TensorSpec> specs) {

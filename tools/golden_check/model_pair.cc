@@ -2,10 +2,6 @@
 
 #include "tools/golden_check/model_pair.h"
 
-#include <stdlib.h>
-
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -13,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "tools/convert/convert.h"
+#include "tools/convert/temporary_folder.h"
 
 namespace deltaedge {
 
@@ -22,40 +19,6 @@ bool IsFolder(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_directory(path, error);
 }
-
-// A new empty folder, removed with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() = default;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  absl::Status Make() {
-    std::error_code error;
-    const std::filesystem::path parent =
-        std::filesystem::temp_directory_path(error);
-    if (error) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("no folder for temporary files: ", error.message()));
-    }
-    std::string path = (parent / "golden_check.XXXXXX").string();
-    if (mkdtemp(path.data()) == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path, ": ", std::strerror(errno)));
-    }
-    path_ = path;
-    return absl::OkStatus();
-  }
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // The model file for `path`: itself, or what it converts to in `folder`.
 absl::StatusOr<std::string> ModelFileFor(const std::string& path,
@@ -79,7 +42,7 @@ absl::StatusOr<std::unique_ptr<ModelPair>> ModelPair::Load(
   // What is converted is mapped, so its file may go as soon as it is open.
   TemporaryFolder folder;
   if (IsFolder(target) || IsFolder(draft)) {
-    DELTAEDGE_RETURN_IF_ERROR(folder.Make());
+    DELTAEDGE_RETURN_IF_ERROR(folder.Make("golden_check"));
   }
   DELTAEDGE_ASSIGN_OR_RETURN(
       const std::string target_file,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
@@ -47,6 +48,24 @@ TEST(WeightRecipeTest, ColumnsThatQ4CannotHaveAreQ8) {
     EXPECT_FALSE(FallsBack(recipe, Spec(TensorRole::kFloat, 32, cols)));
   }
   EXPECT_FALSE(FallsBack(recipe, Spec(TensorRole::kMatrix, 5, 64)));
+}
+
+TEST(WeightRecipeTest, RecipesInWords) {
+  absl::StatusOr<WeightRecipe> recipe = ParseRecipe("q4 gdn=q8w head=q8");
+  ASSERT_TRUE(recipe.ok()) << recipe.status();
+  EXPECT_EQ(recipe->weights, WeightType::kQ4);
+  EXPECT_EQ(recipe->head, WeightType::kQ8);
+  EXPECT_EQ(recipe->gdn, WeightType::kQ8W);
+  recipe = ParseRecipe("q8");
+  ASSERT_TRUE(recipe.ok()) << recipe.status();
+  EXPECT_EQ(recipe->weights, WeightType::kQ8);
+  EXPECT_FALSE(recipe->head.has_value() || recipe->gdn.has_value());
+  for (const char* bad : {"", " ", "q5", "head=q8", "q4 q8", "q4 mlp=q8",
+                          "q4 head=", "q4 head=q8 head=q8"}) {
+    EXPECT_EQ(ParseRecipe(bad).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << bad;
+  }
 }
 
 TEST(WeightRecipeTest, UnsoundRecipesAreRefused) {
