@@ -120,6 +120,14 @@ void MmapFile::Copy(const void* from, size_t size, void* to) const {
   std::memcpy(end, begin, size);
 }
 
+void MmapFile::UseHugePages() const {
+#ifdef MADV_HUGEPAGE
+  if (data_ != nullptr) {
+    madvise(data_, static_cast<size_t>(size_), MADV_HUGEPAGE);
+  }
+#endif
+}
+
 void MmapFile::Evict() const {
   if (data_ != nullptr) {
     madvise(data_, static_cast<size_t>(size_), MADV_DONTNEED);

@@ -59,6 +59,11 @@ class MmapFile {
   // nothing; cannot fail: what cannot be read is touched.
   void Copy(const void* from, size_t size, void* to) const;
 
+  // For a file that is read from end to end again and again: asks the system to
+  // read and map it in huge pages (AlignedBuffer::AllocateHugePages tells why),
+  // as far as it is not in its cache in smaller ones. A hint; cannot fail.
+  void UseHugePages() const;
+
   // Takes the file's pages out of this process's resident memory, for after its
   // contents were copied elsewhere. They stay valid: a later touch reads them
   // again. A hint; cannot fail.

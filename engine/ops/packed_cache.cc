@@ -52,6 +52,7 @@ absl::StatusOr<std::unique_ptr<PackedCache>> PackedCache::Open(
     const std::string& path, absl::string_view key, Verify verify) {
   std::unique_ptr<PackedCache> cache(new PackedCache());
   DELTAEDGE_ASSIGN_OR_RETURN(cache->file_, MmapFile::Open(path));
+  cache->file_.UseHugePages();
   const absl::string_view file(
       reinterpret_cast<const char*>(cache->file_.data()),
       static_cast<size_t>(cache->file_.size()));

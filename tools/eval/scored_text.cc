@@ -20,6 +20,7 @@
 #include "engine/model/chat_table.h"
 #include "engine/text/bpe_tokenizer.h"
 #include "engine/tokenizer.h"
+#include "nlohmann/json.hpp"
 #include "tools/convert/json.h"
 #include "tools/convert/random_access_file.h"
 

@@ -71,6 +71,7 @@ TEST_F(MmapFileTest, CopiesAreNotResident) {
   absl::StatusOr<MmapFile> file = MmapFile::Open(Write("file", text));
   ASSERT_TRUE(file.ok()) << file.status();
   file->Evict();
+  file->UseHugePages();
   for (size_t begin = 5; begin + 1000 < kSize; begin += 100003) {
     char copy[1000];
     file->Copy(file->data() + begin, sizeof(copy), copy);

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/model/model_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
