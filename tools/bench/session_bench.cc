@@ -200,6 +200,10 @@ absl::StatusOr<std::vector<Result>> BenchDecode(const SessionBench& bench,
   DELTAEDGE_ASSIGN_OR_RETURN(std::vector<Result> results, comparison.Run());
   const Measurement stream_measured = std::move(results.back().measured);
   results.pop_back();
+  std::vector<double> rates;
+  for (const double seconds : stream_measured.seconds) {
+    rates.push_back(ReadStream::kBytes / seconds / 1e9);
+  }
   // The first token's step is as long as the others: prompts end before it.
   const int64_t middle =
       static_cast<int64_t>(bench.prompts[0].size()) + bench.new_tokens / 2;
@@ -211,6 +215,7 @@ absl::StatusOr<std::vector<Result>> BenchDecode(const SessionBench& bench,
     Spread share = TimeRatio(stream_measured, m);
     share = {share.median * streams, share.min * streams, share.max * streams};
     AddSpread("share_of_roofline", share, &result.extra);
+    AddSpread("read_gb_per_second", SpreadOf(rates), &result.extra);
   }
   return results;
 }

@@ -69,8 +69,10 @@ class Comparison {
   std::vector<Result> results_;
 };
 
-// Plain decoding of one session, for each way of rolling back, and the share
-// that it has of what `stream` reads meanwhile.
+// Plain decoding of one session, for each way of rolling back.
+// "share_of_roofline": the time in which all bytes that a token needs, at the
+// middle of the answer, could be read, over the time of a token;
+// "read_gb_per_second": how fast `stream` read them in the same repetitions.
 absl::StatusOr<std::vector<Result>> BenchDecode(const SessionBench& bench,
                                                 const TokenBytes& bytes,
                                                 ReadStream* stream);

@@ -142,9 +142,11 @@ TEST(BenchTest, JsonLines) {
     const nlohmann::json& line = lines[i];
     const std::set<std::string> extras = Extras(line);
     if (line["test"] == "decode") {
-      EXPECT_THAT(extras, UnorderedElementsAre("share_of_roofline",
-                                               "share_of_roofline_min",
-                                               "share_of_roofline_max"));
+      EXPECT_THAT(extras,
+                  UnorderedElementsAre(
+                      "share_of_roofline", "share_of_roofline_min",
+                      "share_of_roofline_max", "read_gb_per_second",
+                      "read_gb_per_second_min", "read_gb_per_second_max"));
       EXPECT_GT(line["share_of_roofline"], 0.0);
     } else if (line["test"] == "rows") {
       EXPECT_THAT(extras,
@@ -234,22 +236,24 @@ TEST(BenchTest, ServingAnswersThePromptsOfAFile) {
   EXPECT_EQ(lines[2]["acceptance_rate"], 0.6);
 }
 
-// The vocabulary of published models makes even one layer large: no draft here.
+// Little else: the vocabulary of published models makes one layer large.
 TEST(BenchTest, ModelsOfAShapeAreKeptAndFoundAgain) {
   const TempFolder folder;
   const std::string flags =
-      "--shape=0.8b --layers=1 --weights=q4 --head=q8 --threads=1 --decode=0 "
-      "--rows= --prefill=3 --nospec --sessions=0 --repetitions=1 "
-      "--model_folder=" +
+      "--shape=0.8b --layers=1 --weights=q8 --gdn=q4 --threads=1 --decode=0 "
+      "--rows= --sessions=0 --repetitions=1 --rollback=journal "
+      "--max_new_tokens=1 --model_folder=" +
       folder.path();
-  const std::string name = folder / "qwen3.5-0.8b-1_layers-q4-head_q8.gdn";
-  const Outcome first = Bench(flags);
-  ASSERT_EQ(first.status, 0) << first.out;
-  EXPECT_THAT(first.out, HasSubstr(name + ": made\n"));
-  EXPECT_THAT(first.out, HasSubstr("weights: q4,head=q8\n"));
-  const Outcome second = Bench(flags);
-  EXPECT_EQ(second.status, 0) << second.out;
-  EXPECT_THAT(second.out, HasSubstr(name + ": used again\n"));
+  const std::string base = folder / "qwen3.5-0.8b-1_layers-";
+  const Outcome target = Bench(flags + " --prefill=3 --nospec");
+  ASSERT_EQ(target.status, 0) << target.out;
+  EXPECT_THAT(target.out, HasSubstr(base + "q8-gdn_q4.gdn: made\n"));
+  EXPECT_THAT(target.out, HasSubstr("weights: q8,gdn=q4\n"));
+  const Outcome draft = Bench(flags + " --prefill= --spec");
+  ASSERT_EQ(draft.status, 0) << draft.out;
+  EXPECT_THAT(draft.out, HasSubstr(base + "q8-gdn_q4.gdn: used again\n"));
+  EXPECT_THAT(draft.out, HasSubstr(base + "draft-q8.gdn: made\n"));
+  EXPECT_THAT(draft.out, HasSubstr("draft_block: 16\n"));
 }
 
 TEST(BenchTest, TableOfTheDefaultPair) {
