@@ -317,7 +317,10 @@ absl::StatusOr<std::unique_ptr<BlockDrafter>> EngineImpl::MakeDrafter(
       break;
   }
   if (options.draft_tokens.has_value()) return drafter;
-  return std::make_unique<AdaptiveDrafter>(std::move(drafter), limits.source);
+  absl::MutexLock lock(&step_mutex);
+  return std::make_unique<AdaptiveDrafter>(
+      std::move(drafter), limits.source, &draft_histories[limits.source],
+      &draft_histories[DraftSource::kLookup]);
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #ifndef DELTAEDGE_ENGINE_ENGINE_IMPL_H_
 #define DELTAEDGE_ENGINE_ENGINE_IMPL_H_
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "engine/options.h"
 #include "engine/session.h"
 #include "engine/spec/block_drafter.h"
+#include "engine/spec/draft_planner.h"
 #include "engine/spec/stepper.h"
 #include "engine/stats.h"
 #include "engine/tokenizer.h"
@@ -82,6 +84,9 @@ class EngineImpl {
   std::unique_ptr<TargetModel> target ABSL_GUARDED_BY(step_mutex);
   std::unique_ptr<DraftModel> draft ABSL_GUARDED_BY(step_mutex);
   std::unique_ptr<Stepper> stepper ABSL_GUARDED_BY(step_mutex);
+  // What sessions saw of each source of drafts. Used within steps.
+  std::map<DraftSource, DraftHistory> draft_histories
+      ABSL_GUARDED_BY(step_mutex);
 };
 
 }  // namespace deltaedge

@@ -24,7 +24,7 @@ enum class DraftReason {
   kPinned,   // SessionOptions::draft_tokens says so.
   kBest,     // The most tokens per second, by what was seen so far.
   kPlain,    // None, because drafts would cost more than they bring.
-  kProbe,    // To see whether that is still so.
+  kProbe,    // To see whether so many bring more than it looks.
   kMeasure,  // None, to see what a step without drafts takes.
 };
 

@@ -18,12 +18,14 @@ DraftChoice AdaptiveDrafter::Plan(absl::Span<const TokenId> sequence,
                                   int32_t max_drafts,
                                   const CostCurve& verifying) {
   choice_ = {};
+  planner_ = nullptr;
   found_.clear();
   if (max_drafts <= 0) return choice_;
   DraftPlanner::Choice best;
   if (main_ != nullptr) {
     best = main_planner_.Choose(max_drafts, verifying);
     choice_.source = main_source_;
+    planner_ = &main_planner_;
   }
   // What is tried in order to learn from it is tried.
   const bool decided = best.reason == DraftReason::kProbe ||
@@ -36,6 +38,7 @@ DraftChoice AdaptiveDrafter::Plan(absl::Span<const TokenId> sequence,
       if (main_ == nullptr || found.Beats(best)) {
         best = found;
         choice_.source = DraftSource::kLookup;
+        planner_ = &lookup_planner_;
       }
     }
   }
@@ -44,7 +47,9 @@ DraftChoice AdaptiveDrafter::Plan(absl::Span<const TokenId> sequence,
   choice_.drafts = best.drafts;
   choice_.tokens = best.tokens;
   choice_.time = absl::Seconds(best.seconds);
-  choice_.plain_time = absl::Seconds(verifying.Seconds(1));
+  if (verifying.Seen(1)) {
+    choice_.plain_time = absl::Seconds(verifying.Seconds(1));
+  }
   return choice_;
 }
 
@@ -58,16 +63,20 @@ absl::Status AdaptiveDrafter::Propose(absl::Span<const TokenId> sequence,
   return absl::OkStatus();
 }
 
+void AdaptiveDrafter::Review(absl::Span<const TokenId>,
+                             const CostCurve& verifying,
+                             std::vector<TokenId>* drafts) {
+  drafts->resize(planner_->Trim(margins(), static_cast<int32_t>(drafts->size()),
+                                verifying));
+}
+
 void AdaptiveDrafter::Learn(int32_t drafted, int32_t accepted,
                             absl::Duration draft_time) {
-  if (choice_.source == DraftSource::kNone) return;
-  if (choice_.source == DraftSource::kLookup) {
-    lookup_planner_.Observe(drafted, accepted, {});
-    return;
+  if (planner_ == nullptr) return;
+  if (planner_ == &main_planner_ && choice_.drafts > 0) {
+    main_planner_.Drafted(choice_.drafts, draft_time);
   }
-  main_planner_.Drafted(choice_.drafts, draft_time);
-  // An application's drafter may have nothing to say.
-  main_planner_.Observe(drafted, accepted, {});
+  planner_->Observe(drafted, accepted, margins());
 }
 
 absl::Status AdaptiveDrafter::ObserveBlock(const BlockPlan& plan,

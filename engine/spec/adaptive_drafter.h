@@ -25,9 +25,14 @@ namespace deltaedge {
 // or nobody, whichever promises the most tokens per second (draft_planner.h).
 class AdaptiveDrafter : public BlockDrafter {
  public:
-  // `main` may be null: only the look-up. `main_source` is for stats.
-  AdaptiveDrafter(std::unique_ptr<BlockDrafter> main, DraftSource main_source)
-      : main_(std::move(main)), main_source_(main_source) {}
+  // `main` may be null: only the look-up. `main_source` is for stats. What the
+  // engine knows of either source must outlive it.
+  AdaptiveDrafter(std::unique_ptr<BlockDrafter> main, DraftSource main_source,
+                  DraftHistory* main_history, DraftHistory* lookup_history)
+      : main_(std::move(main)),
+        main_source_(main_source),
+        main_planner_(main_history),
+        lookup_planner_(lookup_history) {}
 
   DFlashDrafter* dflash() override {
     return choice_.source == main_source_ && main_ != nullptr ? main_->dflash()
@@ -46,6 +51,8 @@ class AdaptiveDrafter : public BlockDrafter {
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
                        CancelFlags cancel,
                        std::vector<TokenId>* drafts) override;
+  void Review(absl::Span<const TokenId> sequence, const CostCurve& verifying,
+              std::vector<TokenId>* drafts) override;
   void Learn(int32_t drafted, int32_t accepted,
              absl::Duration draft_time) override;
 
@@ -56,13 +63,21 @@ class AdaptiveDrafter : public BlockDrafter {
   void Reset() override;
 
  private:
+  // Of the drafts of the last step; empty if nobody says.
+  absl::Span<const float> margins() const {
+    return choice_.source == main_source_ && main_ != nullptr
+               ? main_->margins()
+               : absl::Span<const float>();
+  }
+
   const std::unique_ptr<BlockDrafter> main_;
   const DraftSource main_source_;
   LookupDrafter lookup_;
   DraftPlanner main_planner_, lookup_planner_;
 
-  DraftChoice choice_;          // Of the last Plan(),
-  std::vector<TokenId> found_;  // and what the look-up found then.
+  DraftChoice choice_;               // Of the last Plan(),
+  DraftPlanner* planner_ = nullptr;  // who made it; null: there was none;
+  std::vector<TokenId> found_;       // and what the look-up found then.
 };
 
 }  // namespace deltaedge

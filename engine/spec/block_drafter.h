@@ -67,6 +67,10 @@ class BlockDrafter {
                                int32_t max_drafts, CancelFlags cancel,
                                std::vector<TokenId>* drafts) = 0;
 
+  // By how much the score of each draft of the last proposal exceeded that of
+  // the drafter's second choice: how sure it was. Empty: it does not say.
+  virtual absl::Span<const float> margins() const { return {}; }
+
   // What was proposed for the block that was planned, before it is verified:
   // `drafts` are what is left of it when this returns. May drop some and
   // replace others, but add none. By default they stay.

@@ -3,30 +3,45 @@
 #include "engine/spec/draft_planner.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace deltaedge {
 
 namespace {
 
-// What was seen of a chance loses half its weight in 23 tries.
+// What a session saw of a chance loses half its weight in 23 tries, what the
+// engine saw in 69.
 constexpr double kKeep = 0.97;
-constexpr double kPriorTries = 2.0;
-// Drafters that are of use at all mostly agree on the next token.
+constexpr double kKeepHistory = 0.99;
+// Tries that what the engine saw is worth to a session, and before anything
+// was seen: drafters that are of use at all mostly agree on the next token.
+constexpr double kHistoryTries = 3.0;
+constexpr double kPriorTries = 1.0;
 constexpr double kFirstPrior = 0.7;
 constexpr double kNextPrior = 0.98;
 
-constexpr int64_t kMeasureEvery = 256;
-constexpr int64_t kProbeFirst = 48;
-constexpr int64_t kProbeMost = 512;
+// Drafts of the first block of all: eight rows are one tile of most products.
+constexpr int32_t kFirstDrafts = 7;
 
 // Of a straight line between what was seen: small enough that the edge of a
-// tile is looked for, large enough that nothing hopeless is tried.
-constexpr double kHope = 0.85;
+// tile is looked for, large enough that nothing hopeless is tried. A row fewer
+// than any that was seen is this part cheaper.
+constexpr double kGuess = 0.85;
+constexpr double kRowPart = 0.15;
+// What an unsure estimate may come down to.
+constexpr double kHope = 0.7;
 
-int Bin(float confidence, int bins) {
-  // A NaN is as good as no confidence.
-  if (!(confidence > 0.0f)) return 0;
-  return std::min(static_cast<int>(confidence * bins), bins - 1);
+// Of the time, for tries; and how much may come together, in steps.
+constexpr double kTryPart = 0.01;
+constexpr double kFirstCredit = 0.1;
+constexpr double kMostCredit = 4.0;
+
+// Bins grow with the margin: what is next to none must be told apart.
+int Bin(float margin) {
+  // A NaN is as good as no margin.
+  if (!(margin > 0.0f)) return 0;
+  const double bin = 2.0 * std::log2(1.0 + margin);
+  return static_cast<int>(std::min(bin, DraftHistory::kBins - 1.0));
 }
 
 }  // namespace
@@ -34,118 +49,184 @@ int Bin(float confidence, int bins) {
 void CostCurve::Add(int32_t n, absl::Duration time) {
   const double seconds = absl::ToDoubleSeconds(time);
   if (n < 0 || n > kMaxBlockRows || !(seconds > 0)) return;
-  double& seen = seconds_[n];
-  // Steps are held up by what else runs on the machine, and never sped up.
-  const double weight = seconds < seen ? 0.5 : 0.1;
-  seen = seen == 0 ? seconds
-                   : seen + weight * (std::min(seconds, 3 * seen) - seen);
+  Times& times = at_[n];
+  times.recent[times.count % kRecent] = seconds;
+  ++times.count;
+  times.last = ++added_;
+  std::array<double, kRecent> sorted = times.recent;
+  const int64_t size = std::min<int64_t>(times.count, kRecent);
+  const auto quarter = sorted.begin() + (size - 1) / 4;
+  std::nth_element(sorted.begin(), quarter, sorted.begin() + size);
+  times.seconds = *quarter;
 }
 
 double CostCurve::Seconds(int32_t n) const {
-  if (seconds_[n] > 0) return seconds_[n];
+  if (Seen(n)) return Believable(n);
   int32_t below = n, above = n;
-  while (below >= 0 && seconds_[below] == 0) --below;
-  while (above <= kMaxBlockRows && seconds_[above] == 0) ++above;
-  if (below < 0) return above <= kMaxBlockRows ? seconds_[above] : 0.0;
-  const double low = seconds_[below];
-  if (above > kMaxBlockRows) return low;
-  const double line =
-      low + (seconds_[above] - low) * (n - below) / (above - below);
-  return std::max(low, kHope * line);
-}
-
-void DraftPlanner::Rate::Add(bool agree) {
-  tried = kKeep * tried + 1.0;
-  agreed = kKeep * agreed + (agree ? 1.0 : 0.0);
-}
-
-double DraftPlanner::Rate::Estimate(double prior) const {
-  return (agreed + kPriorTries * prior) / (tried + kPriorTries);
-}
-
-double DraftPlanner::Acceptance(int32_t i) const {
-  double p = kFirstPrior / kNextPrior;
-  for (int32_t j = 0; j <= i; ++j) p = at_[j].Estimate(kNextPrior * p);
-  return p;
-}
-
-DraftPlanner::Choice DraftPlanner::Best(int32_t least, int32_t max_drafts,
-                                        const CostCurve& verifying) const {
-  Choice best;
-  double tokens = 1.0, chance = 1.0, p = kFirstPrior / kNextPrior;
-  for (int32_t k = 0; k <= max_drafts; ++k) {
-    if (k > 0) {
-      p = at_[k - 1].Estimate(kNextPrior * p);
-      chance *= p;
-      tokens += chance;
-    }
-    if (k < least) continue;
-    const double seconds =
-        verifying.Seconds(1 + k) + (k > 0 ? drafting_.Seconds(k) : 0.0);
-    const Choice choice = {k, DraftReason::kBest, tokens, seconds};
-    // Where nothing was seen yet, more tokens are better.
-    if (k == least || choice.Beats(best) ||
-        (seconds == 0.0 && best.seconds == 0.0)) {
-      best = choice;
-    }
+  while (below >= 0 && !Seen(below)) --below;
+  while (above <= kMaxBlockRows && !Seen(above)) ++above;
+  const bool none_above = above > kMaxBlockRows;
+  if (below < 0) {
+    return none_above ? 0.0
+                      : at_[above].seconds / (1.0 + kRowPart * (above - n));
   }
-  return best;
+  const double low = Believable(below);
+  if (none_above) return low;
+  const double line =
+      low + (Believable(above) - low) * (n - below) / (above - below);
+  return std::max(low, kGuess * line);
+}
+
+bool CostCurve::Sure(int32_t n) const {
+  return at_[n].count >= kEnough && added_ - at_[n].last <= kLongAgo;
+}
+
+double CostCurve::Believable(int32_t n) const {
+  double seconds = at_[n].seconds;
+  for (int32_t m = 1; m <= kMaxBlockRows; ++m) {
+    if (!Sure(m)) continue;
+    const double parts = m < n ? static_cast<double>(n) / m : 1.0;
+    seconds = std::min(seconds, parts * at_[m].seconds);
+  }
+  return seconds;
+}
+
+double CostCurve::Hope(int32_t n) const {
+  if (Sure(n)) return Believable(n);
+  int32_t first = 0;
+  while (first <= kMaxBlockRows && !Seen(first)) ++first;
+  return n < first && first <= kMaxBlockRows ? at_[first].seconds * n / first
+                                             : kHope * Seconds(n);
+}
+
+void DraftRate::Add(double agree, double weight, double keep) {
+  const double kept = 1.0 - (1.0 - keep) * weight;
+  tried = kept * tried + weight;
+  agreed = kept * agreed + agree * weight;
+}
+
+DraftPlanner::Chances DraftPlanner::Agreement(int32_t count) const {
+  Chances chances = {};
+  double known = kFirstPrior / kNextPrior;
+  for (int32_t i = 0; i < count; ++i) {
+    known = history_->at[i].Estimate(kNextPrior * known, kPriorTries);
+    chances[i] = at_[i].Estimate(known, kHistoryTries);
+  }
+  return chances;
+}
+
+double DraftPlanner::Acceptance(int32_t i) const { return Agreement(i + 1)[i]; }
+
+double DraftPlanner::Sureness(float margin) const {
+  // Between these two alone.
+  const double prior = margin > 0.0f ? 1.0 / (1.0 + std::exp(-margin)) : 0.5;
+  return history_->sure[Bin(margin)].Estimate(prior, kPriorTries);
+}
+
+DraftPlanner::Choice DraftPlanner::Of(int32_t k, double tokens,
+                                      DraftReason reason,
+                                      const CostCurve& verifying) const {
+  const double drafting = k > 0 ? history_->drafting.Seconds(k) : 0.0;
+  return {k, reason, tokens, verifying.Seconds(1 + k) + drafting};
 }
 
 DraftPlanner::Choice DraftPlanner::Choose(int32_t max_drafts,
                                           const CostCurve& verifying) {
-  if (max_drafts <= 0) return {};
-  const int64_t step = steps_++;
-  Choice best = Best(/*least=*/0, max_drafts, verifying);
-  if (best.drafts > 0) {
-    probe_every_ = 0;
-    const double plain = verifying.Seconds(1);
-    const bool close = best.tokens * plain < 2.0 * best.seconds;
-    if (step < next_measure_ || (verifying.Seen(1) && !close)) return best;
-    next_measure_ = step + kMeasureEvery;
-    return {0, DraftReason::kMeasure, 1.0, plain};
+  last_ = best_ = {};
+  if (max_drafts <= 0) return last_;
+  const Chances chances = Agreement(max_drafts);
+  std::array<Choice, kMaxBlockRows> choices;
+  double tokens = 1.0, chance = 1.0;
+  for (int32_t k = 0; k <= max_drafts; ++k) {
+    if (k > 0) tokens += chance *= chances[k - 1];
+    choices[k] = Of(k, tokens, DraftReason::kBest, verifying);
+    if (k == 0 || choices[k].Beats(best_)) best_ = choices[k];
   }
-  best.reason = DraftReason::kPlain;
-  if (probe_every_ == 0) {
-    probe_every_ = kProbeFirst;
-    next_probe_ = step + probe_every_;
+  if (best_.seconds == 0.0) {
+    best_ = choices[std::min(max_drafts, kFirstDrafts)];
   }
-  if (step < next_probe_) return best;
-  probe_every_ = std::min(2 * probe_every_, kProbeMost);
-  next_probe_ = step + probe_every_;
-  probing_ = true;
-  best = Best(/*least=*/1, max_drafts, verifying);
-  best.reason = DraftReason::kProbe;
+  if (best_.drafts == 0) best_.reason = DraftReason::kPlain;
+  last_ = best_;
+
+  double& credit = history_->credit;
+  if (!history_->has_credit && best_.seconds > 0.0) {
+    credit = kFirstCredit * best_.seconds;
+    history_->has_credit = true;
+  }
+  credit =
+      std::min(credit + kTryPart * best_.seconds, kMostCredit * best_.seconds);
+
+  // What might be better than it looks; and drafts that were given up, which
+  // might have become good.
+  Choice hope = best_, attempt;
+  for (int32_t k = 0; k <= max_drafts; ++k) {
+    Choice hoped = choices[k];
+    hoped.seconds += verifying.Hope(1 + k) - verifying.Seconds(1 + k);
+    if (k == best_.drafts || !hoped.Beats(hope)) continue;
+    hope = hoped;
+    attempt = choices[k];
+  }
+  if (attempt.seconds == 0.0 && best_.drafts == 0) {
+    attempt = *std::max_element(
+        choices.begin() + 1, choices.begin() + max_drafts + 1,
+        [](const Choice& a, const Choice& b) { return b.Beats(a); });
+  }
+  if (attempt.seconds > 0.0 && Loss(attempt.tokens, attempt) <= credit) {
+    last_ = attempt;
+    last_.reason =
+        last_.drafts == 0 ? DraftReason::kMeasure : DraftReason::kProbe;
+  }
+  return last_;
+}
+
+double DraftPlanner::Loss(double tokens, const Choice& choice) const {
+  return choice.seconds - tokens * best_.seconds / best_.tokens;
+}
+
+bool DraftPlanner::trying() const {
+  return last_.reason == DraftReason::kProbe ||
+         last_.reason == DraftReason::kMeasure;
+}
+
+int32_t DraftPlanner::Trim(absl::Span<const float> margins, int32_t drafts,
+                           const CostCurve& verifying) const {
+  if (margins.empty() || trying() || best_.seconds == 0.0) return drafts;
+  const double rate = best_.tokens / best_.seconds;
+  double tokens = 1.0, chance = 1.0, most = 0.0;
+  int32_t best = 0;
+  for (int32_t k = 1; k <= drafts; ++k) {
+    tokens += chance *= Sureness(margins[k - 1]);
+    const double gain = tokens - rate * verifying.Seconds(1 + k);
+    if (best == 0 || gain > most) {
+      best = k;
+      most = gain;
+    }
+  }
   return best;
 }
 
-int32_t DraftPlanner::Trim(absl::Span<const float> confidence, int32_t drafts,
-                           const CostCurve& verifying) const {
-  if (confidence.empty()) return drafts;
-  const double drafting = drafting_.Seconds(drafts);
-  double tokens = 1.0, chance = 1.0;
-  Choice best = {drafts};
-  for (int32_t k = 1; k <= drafts; ++k) {
-    const float sure = confidence[k - 1];
-    chance *= sure_[Bin(sure, kBins)].Estimate(sure > 0.0f ? sure : 0.0f);
-    tokens += chance;
-    const Choice choice = {k, DraftReason::kBest, tokens,
-                           drafting + verifying.Seconds(1 + k)};
-    if (k == 1 || choice.Beats(best)) best = choice;
-  }
-  return best.drafts;
-}
-
 void DraftPlanner::Observe(int32_t drafted, int32_t accepted,
-                           absl::Span<const float> confidence) {
-  // Good news is followed up at once.
-  if (probing_ && accepted == drafted) next_probe_ = steps_;
-  probing_ = false;
+                           absl::Span<const float> margins) {
+  if (trying()) history_->credit -= Loss(1.0 + accepted, last_);
+  const auto add = [this](int32_t i, double agree, double weight) {
+    at_[i].Add(agree, weight, kKeep);
+    history_->at[i].Add(agree, weight, kKeepHistory);
+  };
+  const int32_t proposed = static_cast<int32_t>(margins.size());
   for (int32_t i = 0; i < drafted && i <= accepted; ++i) {
-    at_[i].Add(i < accepted);
-    if (i < static_cast<int32_t>(confidence.size())) {
-      sure_[Bin(confidence[i], kBins)].Add(i < accepted);
+    const double agree = i < accepted ? 1.0 : 0.0;
+    add(i, agree, 1.0);
+    if (i < proposed) {
+      history_->sure[Bin(margins[i])].Add(agree, 1.0, kKeepHistory);
     }
+  }
+  // Of what was cut off there is an opinion; else only those places would be
+  // seen where drafts are good.
+  double weight = accepted == drafted ? 1.0 : 0.0;
+  for (int32_t i = drafted; i < proposed && weight > 0.0; ++i) {
+    const double agree = Sureness(margins[i]);
+    add(i, agree, weight);
+    weight *= agree;
   }
 }
 

@@ -34,19 +34,73 @@ class CostCurve {
   // It took `time` for `n`. Nonsense is ignored.
   void Add(int32_t n, absl::Duration time);
 
-  // What it would take for `n`, 0 to kMaxBlockRows. What was never seen lies a
-  // little below the line between what was, or is as cheap as the nearest: an
-  // estimate that errs on this side gets tried, and is right from then on.
-  // 0: nothing was seen.
+  // What it would take for `n`, 0 to kMaxBlockRows: of the last few times one
+  // of the shorter ones, since steps are held up by what else runs on the
+  // machine and never sped up. What was never seen is guessed a little low from
+  // what was: an estimate that errs on this side gets tried, and is right from
+  // then on. 0: nothing was seen.
   double Seconds(int32_t n) const;
-  bool Seen(int32_t n) const { return seconds_[n] > 0; }
+  bool Seen(int32_t n) const { return at_[n].count > 0; }
+  // What Seconds(n) may come down to, as far as it rests on little or on what
+  // was long ago.
+  double Hope(int32_t n) const;
 
  private:
-  std::array<double, kMaxBlockRows + 1> seconds_ = {};  // 0: never seen.
+  static constexpr int32_t kRecent = 8;
+  static constexpr int32_t kEnough = 3;
+  static constexpr int64_t kLongAgo = 512;
+
+  // Whether `n` was seen often enough, and lately.
+  bool Sure(int32_t n) const;
+  // What was seen of `n`, at most what others say of it: many rows at once are
+  // never slower than in parts, or than more.
+  double Believable(int32_t n) const;
+
+  struct Times {
+    std::array<double, kRecent> recent = {};
+    int64_t count = 0;
+    int64_t last = 0;      // Of added_.
+    double seconds = 0.0;  // The estimate.
+  };
+  std::array<Times, kMaxBlockRows + 1> at_;
+  int64_t added_ = 0;
+};
+
+// A chance, from what was seen of it; what is long past counts less and less.
+struct DraftRate {
+  double tried = 0.0, agreed = 0.0;
+
+  // A try whose chance is known to be `agree`, mostly 0 or 1; each one takes
+  // 1 - keep off those before. `weight`: the chance that it was a try.
+  void Add(double agree, double weight, double keep);
+  // `prior` counts as `tries`.
+  double Estimate(double prior, double tries) const {
+    return (agreed + tries * prior) / (tried + tries);
+  }
+};
+
+// What all sessions of an engine saw of one source of drafts, so that a new one
+// need not find it out again. Shared by their planners.
+//
+// Thread-compatible.
+struct DraftHistory {
+  static constexpr int kBins = 10;
+
+  CostCurve drafting;                       // By tokens.
+  std::array<DraftRate, kMaxBlockRows> at;  // By place in the block.
+  std::array<DraftRate, kBins> sure;        // By how sure the drafter was.
+  // Seconds that may be lost by trying what does not look best.
+  double credit = 0.0;
+  bool has_credit = false;  // Whether there ever was any.
 };
 
 // What drafts are worth in one sequence: one for a session and source of
-// drafts. A value; copies go on by themselves.
+// drafts, on what the engine's sessions know of it.
+//
+// Trying what does not look best is paid for in time, of which a hundredth is
+// put by for it: drafts where plain decoding is faster, so that it is noticed
+// when they become good, and what was timed too seldom or too long ago. A try
+// that turns out well costs nothing, so the next one follows at once.
 //
 // Thread-compatible.
 class DraftPlanner {
@@ -63,51 +117,52 @@ class DraftPlanner {
     }
   };
 
+  // `history` must outlive it.
+  explicit DraftPlanner(DraftHistory* history) : history_(history) {}
+
   // For the next block, at most `max_drafts` < kMaxBlockRows.
   // `verifying`: by rows.
   Choice Choose(int32_t max_drafts, const CostCurve& verifying);
 
   // Proposing `drafts` tokens took `time`. Never called: it is free.
   void Drafted(int32_t drafts, absl::Duration time) {
-    drafting_.Add(drafts, time);
+    history_->drafting.Add(drafts, time);
   }
 
-  // How many of drafts that are there already to verify: the front part with
-  // the most tokens per second, given how sure the drafter is of each
-  // (probabilities; empty: it does not say). At least 1 of at least 1.
-  int32_t Trim(absl::Span<const float> confidence, int32_t drafts,
+  // How many of the drafts for what was chosen last to verify: the front part
+  // that pays most, given by how much the score of each draft exceeded that of
+  // the drafter's second choice (`margins`; empty: it does not say). At least 1
+  // of at least 1.
+  int32_t Trim(absl::Span<const float> margins, int32_t drafts,
                const CostCurve& verifying) const;
 
-  // A block of `drafted` >= 1 drafts was verified and `accepted` of them
-  // agreed. `confidence` as in Trim().
+  // What was chosen last was run: a block with `drafted` drafts, `accepted` of
+  // which agreed. `margins` as in Trim(), of those that were cut off too.
   void Observe(int32_t drafted, int32_t accepted,
-               absl::Span<const float> confidence);
+               absl::Span<const float> margins);
 
   // Estimated p[i], 0-based.
   double Acceptance(int32_t i) const;
 
  private:
-  // A chance, from what was seen of it lately.
-  struct Rate {
-    double tried = 0.0, agreed = 0.0;
-    void Add(bool agree);
-    // `prior` counts as two tries.
-    double Estimate(double prior) const;
-  };
-  static constexpr int kBins = 10;
+  // Estimated p[] of the first `count` places.
+  using Chances = std::array<double, kMaxBlockRows>;
+  Chances Agreement(int32_t count) const;
+  double Sureness(float margin) const;
 
-  // The best of `least` .. max_drafts.
-  Choice Best(int32_t least, int32_t max_drafts,
-              const CostCurve& verifying) const;
+  // Of k drafts that bring so many tokens.
+  Choice Of(int32_t k, double tokens, DraftReason reason,
+            const CostCurve& verifying) const;
 
-  CostCurve drafting_;                  // By tokens.
-  std::array<Rate, kMaxBlockRows> at_;  // By place in the block.
-  std::array<Rate, kBins> sure_;        // By confidence.
-  int64_t steps_ = 0;                   // That had a choice.
-  int64_t next_measure_ = 3;            // Steps at which these are due, and how
-  int64_t next_probe_ = 0;              // long to the one after the next.
-  int64_t probe_every_ = 0;
-  bool probing_ = false;
+  // What is lost against what looked best by `choice`, if it brings `tokens`.
+  double Loss(double tokens, const Choice& choice) const;
+  // Whether the last choice was made to learn from it.
+  bool trying() const;
+
+  DraftHistory* history_;
+  std::array<DraftRate, kMaxBlockRows> at_;  // By place in the block.
+  Choice last_;                              // What was chosen,
+  Choice best_;                              // and what looked best then.
 };
 
 }  // namespace deltaedge

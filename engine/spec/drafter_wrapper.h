@@ -42,6 +42,9 @@ class ForwardingDrafter : public BlockDrafter {
                        std::vector<TokenId>* drafts) override {
     return drafter_->Propose(sequence, max_drafts, cancel, drafts);
   }
+  absl::Span<const float> margins() const override {
+    return drafter_->margins();
+  }
   void Review(absl::Span<const TokenId> sequence, const CostCurve& verifying,
               std::vector<TokenId>* drafts) override {
     drafter_->Review(sequence, verifying, drafts);
