@@ -136,6 +136,7 @@ class TargetModelImpl : public TargetModel {
 
   absl::Status Init(absl::Span<const int32_t> taps) {
     taps_ = static_cast<int32_t>(taps.size());
+    slots_.resize(max_rows_);
     DELTAEDGE_ASSIGN_OR_RETURN(act_, AllocateActivations(config_, max_rows_));
     int32_t gdn_layers = 0, attention_layers = 0;
     for (size_t i = 0; i < config_.layers.size(); ++i) {
@@ -357,7 +358,6 @@ class TargetModelImpl : public TargetModel {
                     act_.beta.data());
 
     sequences_.clear();
-    slots_.resize(rows);
     int64_t updates = rows;
     for (size_t i = 0; i < passes.size(); ++i) {
       sequences_.push_back(
@@ -521,7 +521,7 @@ class TargetModelImpl : public TargetModel {
   Activations act_;
   std::vector<int32_t> row_begin_;      // [passes + 1] of the run
   std::vector<GdnSequence> sequences_;  // [passes]
-  std::vector<float*> slots_;           // [rows]
+  std::vector<float*> slots_;           // [max_rows]
   int64_t packed_bytes_ = 0;
 };
 
