@@ -66,6 +66,15 @@ absl::StatusOr<MmapFile> MmapFile::Open(const std::string& path) {
     file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   } while (file < 0 && errno == EINTR);
   if (file < 0) return SystemError(errno, "open", path);
+  // Where the application has closed its standard input, that number is free
+  // and the file stays open: who then reads from it must not get weights.
+  if (file <= STDERR_FILENO) {
+    const int low = file;
+    file = fcntl(low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    const int error = errno;
+    close(low);
+    if (file < 0) return SystemError(error, "open", path);
+  }
   absl::Cleanup close_file = [file] { close(file); };
 
   struct stat info;

@@ -114,6 +114,20 @@ TEST_F(MmapFileTest, NamesWhatIsWrong) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(MmapFileTest, LeavesTheStandardStreamsAlone) {
+  const std::string path = Write("file", "text");
+  const int input = dup(STDIN_FILENO);
+  close(STDIN_FILENO);
+  const absl::StatusOr<MmapFile> file = MmapFile::Open(path);
+  char byte;
+  EXPECT_EQ(read(STDIN_FILENO, &byte, 1), -1);
+  if (input >= 0) {
+    dup2(input, STDIN_FILENO);
+    close(input);
+  }
+  EXPECT_TRUE(file.ok()) << file.status();
+}
+
 TEST_F(MmapFileTest, DoesNotWaitForAPipe) {
   const std::string path = folder_ + "/pipe";
   if (mkfifo(path.c_str(), 0600) != 0) GTEST_SKIP() << "no pipes here";
