@@ -104,13 +104,24 @@ struct AttentionWeights {
   const float* k_norm = nullptr;  // [D]
 };
 
-// Exactly one of gdn and attention is set, as TargetConfig::layers says.
+// Experts are stacked: rows of one, then rows of the next.
+struct MoeWeights {
+  MatrixView router;         // [E, H], kF32
+  MatrixView shared_router;  // [1, H], kF32
+  MatrixView gate_up;        // [E*2*Im, H]: of each Im gate rows, Im up rows
+  MatrixView down;           // [E*H, Im]
+  MlpWeights shared;         // I is Is
+};
+
+// Exactly one of gdn and attention is set, as TargetConfig::layers says, and
+// one of mlp and moe.
 struct TargetLayerWeights {
   const float* input_norm = nullptr;  // [H]
   const float* post_norm = nullptr;   // [H]
   GdnWeights gdn;
   AttentionWeights attention;
   MlpWeights mlp;
+  MoeWeights moe;
 };
 
 struct TargetWeights {

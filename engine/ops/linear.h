@@ -96,6 +96,24 @@ class Linear {
   // through a few kilobytes of each thread.
   void RunArgMax(LinearInput& input, ArgMax* best, pthreadpool_t pool) const;
 
+  // Part of a product, for LinearStack: `rows` rows of the batch from `row`,
+  // and `outputs` outputs from `output`, a multiple of panel_outputs(). `y` is
+  // where the first goes; rows of it are `y_stride` floats apart.
+  struct Part {
+    int32_t row, rows;
+    int32_t output, outputs;
+    float* y;
+    int64_t y_stride;
+  };
+  // The numbers that Run makes, in the caller's thread, inside of a launch. If
+  // the weights want int8, input.Quantize() has been called. Several threads
+  // may share an input.
+  virtual void RunPart(LinearInput& input, const Part& part) const = 0;
+  // Outputs whose weights are packed together.
+  virtual int32_t panel_outputs() const = 0;
+  // Outputs of a good part of `outputs` that `threads` share.
+  virtual int32_t PartOutputs(int64_t outputs, int64_t threads) const = 0;
+
   int32_t in_features() const { return shape_.in_features; }
   int32_t out_features() const { return shape_.out_features; }
   // Memory that the weights occupy, packed; 0 if it is LinearOptions::packed's.

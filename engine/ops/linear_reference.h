@@ -56,29 +56,38 @@ class ReferenceLinear final : public Linear {
     return double{scale} * ((i % 2 == 0 ? pair & 15 : pair >> 4) - 8);
   }
 
- protected:
-  void Multiply(LinearInput& input, float* y,
-                pthreadpool_t pool) const override {
+  void RunPart(LinearInput& input, const Part& part) const override {
     const size_t in = static_cast<size_t>(in_features());
     std::vector<double> x(in);
-    for (int32_t row = 0; row < input.rows(); ++row) {
-      const size_t begin = static_cast<size_t>(row) * in;
+    for (int32_t row = 0; row < part.rows; ++row) {
+      const int32_t at = part.row + row;
       for (size_t k = 0; k < in; ++k) {
+        const size_t i = static_cast<size_t>(at) * in + k;
         if (takes_int8_) {
-          const LinearInput::Quantized quantized = input.Quantize(pool);
-          const RowQuantization& how = quantized.quantization[row];
-          x[k] = double{how.scale} * (quantized.q[begin + k] - how.zero_point);
+          const LinearInput::Quantized quantized = input.Quantize(nullptr);
+          const RowQuantization& how = quantized.quantization[at];
+          x[k] = double{how.scale} * (quantized.q[i] - how.zero_point);
         } else {
-          x[k] = input.x()[begin + k];
+          x[k] = input.x()[i];
         }
       }
-      const double* w = weights_.data();
-      for (int32_t i = 0; i < out_features(); ++i, w += in) {
+      const double* w = weights_.data() + static_cast<size_t>(part.output) * in;
+      for (int32_t i = 0; i < part.outputs; ++i, w += in) {
         double sum = 0;
         for (size_t k = 0; k < in; ++k) sum += x[k] * w[k];
-        *y++ = static_cast<float>(sum);
+        part.y[row * part.y_stride + i] = static_cast<float>(sum);
       }
     }
+  }
+  int32_t panel_outputs() const override { return 1; }
+  int32_t PartOutputs(int64_t outputs, int64_t) const override {
+    return static_cast<int32_t>(outputs);
+  }
+
+ protected:
+  void Multiply(LinearInput& input, float* y, pthreadpool_t) const override {
+    RunPart(input,
+            {0, input.rows(), 0, out_features(), y, int64_t{out_features()}});
   }
 
   void MultiplyArgMax(LinearInput& input, ArgMax* best,

@@ -249,6 +249,25 @@ class XnnLinear final : public Linear {
     return linear;
   }
 
+  void RunPart(LinearInput& input, const Part& part) const override {
+    Batch batch = Prepare(input, /*pool=*/nullptr);
+    batch.rows = part.row + part.rows;
+    batch.tile_rows = TileRows(heights_, part.rows);
+    for (int32_t row = part.row; row < batch.rows; row += batch.tile_rows) {
+      RunTile(batch, row, static_cast<size_t>(part.output),
+              static_cast<size_t>(part.outputs),
+              part.y + (row - part.row) * part.y_stride, part.y_stride);
+    }
+  }
+
+  int32_t panel_outputs() const override {
+    return static_cast<int32_t>(panel_columns_);
+  }
+
+  int32_t PartOutputs(int64_t outputs, int64_t threads) const override {
+    return static_cast<int32_t>(ChunkColumns(outputs, kChunkBytes, threads));
+  }
+
  protected:
   void Multiply(LinearInput& input, float* y,
                 pthreadpool_t pool) const override {
@@ -303,18 +322,23 @@ class XnnLinear final : public Linear {
     return batch;
   }
 
+  // Whole panels of about `chunk_bytes`, fewer if that keeps more threads busy.
+  int64_t ChunkColumns(int64_t columns, int64_t chunk_bytes,
+                       int64_t threads) const {
+    const int64_t panels = DivideUp(columns, panel_columns_);
+    return panel_columns_ *
+           std::clamp(chunk_bytes / (panel_columns_ * column_bytes_),
+                      int64_t{1}, DivideUp(panels, threads * kChunksPerThread));
+  }
+
   // Calls run(batch, first column, columns) for all columns, some at a time.
   void ForColumns(pthreadpool_task_1d_tile_1d_t run, Batch* batch,
                   int64_t chunk_bytes, pthreadpool_t pool) const {
     const int64_t threads =
         static_cast<int64_t>(pthreadpool_get_threads_count(pool));
-    const int64_t panels = DivideUp(out_features(), panel_columns_);
-    const int64_t chunk =
-        std::clamp(chunk_bytes / (panel_columns_ * column_bytes_), int64_t{1},
-                   DivideUp(panels, threads * kChunksPerThread));
     pthreadpool_parallelize_1d_tile_1d(
         pool, run, batch, static_cast<size_t>(out_features()),
-        static_cast<size_t>(chunk * panel_columns_),
+        static_cast<size_t>(ChunkColumns(out_features(), chunk_bytes, threads)),
         PTHREADPOOL_FLAG_DISABLE_DENORMALS);
   }
 

@@ -44,6 +44,11 @@ class FickleLinear final : public Linear {
                   ? 0
                   : faults.tile) {}
 
+  // Nobody asks.
+  void RunPart(LinearInput&, const Part&) const override {}
+  int32_t panel_outputs() const override { return 1; }
+  int32_t PartOutputs(int64_t, int64_t) const override { return 1; }
+
  protected:
   void Multiply(LinearInput& input, float* y, pthreadpool_t) const override {
     for (int32_t row = 0; row < input.rows(); ++row) {

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "engine/ops/linear_stack.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/base/thread_pool.h"
+#include "engine/model/tensor_list.h"
+#include "engine/model/weights.h"
+#include "engine/ops/linear.h"
+#include "engine/ops/linear_input.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/ops/random_matrix.h"
+#include "tests/testing/canary.h"
+#include "tests/testing/random.h"
+
+namespace deltaedge {
+namespace {
+
+using ::deltaedge::testing::CanaryBuffer;
+using ::deltaedge::testing::Random;
+using ::deltaedge::testing::RandomMatrix;
+using ::deltaedge::testing::SameBits;
+using ::testing::HasSubstr;
+using Group = LinearStack::Group;
+
+constexpr int kMatrices = 5;
+constexpr int kMaxRows = 64;
+
+struct Size {
+  int in;
+  int out;  // Of one matrix.
+};
+
+class LinearStackTest
+    : public ::testing::TestWithParam<std::tuple<WeightType, Size>> {
+ protected:
+  LinearStackTest()
+      : type_(std::get<0>(GetParam())),
+        in_(testing::Columns(type_, std::get<1>(GetParam()).in)),
+        out_(std::get<1>(GetParam()).out),
+        random_(static_cast<uint64_t>(in_ * 1000 + out_)),
+        matrix_(type_, kMatrices * out_, in_, random_),
+        x_(random_.Uniforms(size_t{kMaxRows} * in_), /*misalign=*/1),
+        input_(LinearInput::Allocate(kMaxRows, in_).value()) {}
+
+  void SetUp() override {
+    const absl::Status status =
+        Linear::Create({matrix_.View()}, "test").status();
+    if (absl::IsUnimplemented(status)) GTEST_SKIP() << status;
+  }
+
+  std::unique_ptr<LinearStack> Stack(const LinearOptions& options = {}) const {
+    auto stack =
+        LinearStack::Create(matrix_.View(), kMatrices, "test", options);
+    EXPECT_TRUE(stack.ok()) << stack.status();
+    return *std::move(stack);
+  }
+
+  // Row i times matrix i % kMatrices, by a product of that matrix alone.
+  std::vector<float> Singly(int rows) {
+    std::vector<float> y(static_cast<size_t>(rows) * out_);
+    for (int m = 0; m < kMatrices; ++m) {
+      const auto linear =
+          Linear::Create({matrix_.View(m * out_, out_)}, "test");
+      EXPECT_TRUE(linear.ok()) << linear.status();
+      for (int row = m; row < rows; row += kMatrices) {
+        input_.Set(x_.data() + row * in_, 1, in_);
+        (*linear)->Run(input_, y.data() + row * out_, nullptr);
+      }
+    }
+    return y;
+  }
+
+  const WeightType type_;
+  const int in_, out_;
+  Random random_;
+  const RandomMatrix matrix_;
+  const CanaryBuffer<float> x_;
+  LinearInput input_;
+};
+
+// However rows are grouped: with matrices in any order, some twice, some not at
+// all, on any number of threads.
+TEST_P(LinearStackTest, RowsHaveTheBitsOfTheirMatrixAlone) {
+  const std::vector<float> singly = Singly(kMaxRows);
+  const auto stack = Stack();
+  ASSERT_EQ(stack->in_features(), in_);
+  ASSERT_EQ(stack->out_features(), out_);
+  for (int threads = 1; threads <= 3; ++threads) {
+    const auto pool = ThreadPool::Create(threads);
+    ASSERT_TRUE(pool.ok()) << pool.status();
+    for (int round = 0; round < (threads == 1 ? 20 : 5); ++round) {
+      std::vector<Group> groups;
+      std::vector<float> x;
+      std::vector<int> which;
+      while (which.size() < kMaxRows && !random_.OneIn(6)) {
+        const int matrix = random_.Int(0, kMatrices - 1);
+        const int rows =
+            random_.Int(1, kMaxRows - static_cast<int>(which.size()));
+        groups.push_back({matrix, rows});
+        for (int i = 0; i < rows; ++i) {
+          const int row =
+              matrix + kMatrices * random_.Int(0, kMaxRows / kMatrices - 1);
+          which.push_back(row);
+          x.insert(x.end(), x_.begin() + row * in_,
+                   x_.begin() + (row + 1) * in_);
+        }
+      }
+      const CanaryBuffer<float> gathered(x, /*misalign=*/2);
+      CanaryBuffer<float> y(which.size() * static_cast<size_t>(out_),
+                            /*misalign=*/3);
+      input_.Set(gathered.data(), static_cast<int32_t>(which.size()), in_);
+      stack->Run(input_, groups, y.data(), (*pool)->get());
+      ASSERT_TRUE(y.Intact());
+      for (size_t i = 0; i < which.size(); ++i) {
+        ASSERT_TRUE(SameBits(y.data() + i * static_cast<size_t>(out_),
+                             singly.data() + which[i] * out_,
+                             static_cast<size_t>(out_)))
+            << "row " << i << " of " << which.size();
+      }
+    }
+  }
+}
+
+TEST_P(LinearStackTest, OneKernelForAllGivesTheSame) {
+  LinearOptions options;
+  options.one_kernel = true;
+  const auto stack = Stack(options);
+  const std::vector<float> singly = Singly(kMatrices);
+  std::vector<Group> groups;
+  for (int m = 0; m < kMatrices; ++m) groups.push_back({m, 1});
+  std::vector<float> y(static_cast<size_t>(kMatrices) * out_);
+  input_.Set(x_.data(), kMatrices, in_);
+  stack->Run(input_, groups, y.data(), nullptr);
+  EXPECT_TRUE(SameBits(y, singly));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, LinearStackTest,
+    ::testing::Combine(::testing::ValuesIn(kWeightTypes),
+                       ::testing::Values(Size{1, 1}, Size{64, 32},
+                                         Size{127, 40}, Size{256, 96},
+                                         Size{1027, 67})),
+    [](const auto& info) {
+      const Size& size = std::get<1>(info.param);
+      return std::string(WeightTypeName(std::get<0>(info.param))) + "_" +
+             std::to_string(size.in) + "_" + std::to_string(size.out);
+    });
+
+// What nobody chooses is not read: here it is NaN.
+TEST(LinearStackTest, MatricesOfNoGroupAreNotRead) {
+  constexpr int kIn = 8, kOut = 32;
+  std::vector<float> weights(kMatrices * kOut * kIn,
+                             std::numeric_limits<float>::quiet_NaN());
+  std::fill_n(weights.begin() + 2 * kOut * kIn, kOut * kIn, 1.0f);
+  const MatrixView view = {weights.data(), WeightType::kF32, kMatrices * kOut,
+                           kIn};
+  const auto stack = LinearStack::Create(view, kMatrices, "test");
+  ASSERT_TRUE(stack.ok()) << stack.status();
+  const CanaryBuffer<float> x(std::vector<float>(3 * kIn, 0.5f));
+  std::vector<float> y(3 * kOut);
+  LinearInput input = LinearInput::Allocate(3, kIn).value();
+  input.Set(x.data(), 3, kIn);
+  (*stack)->Run(input, {{2, 3}}, y.data(), nullptr);
+  EXPECT_THAT(y, ::testing::Each(4.0f));
+}
+
+TEST(LinearStackTest, NoRowsDoNothing) {
+  const std::vector<float> weights(2 * 3 * 4);
+  const MatrixView view = {weights.data(), WeightType::kF32, 2 * 3, 4};
+  const auto stack = LinearStack::Create(view, 2, "test");
+  ASSERT_TRUE(stack.ok());
+  LinearInput input = LinearInput::Allocate(1, 4).value();
+  input.Set(weights.data(), 0, 4);
+  (*stack)->Run(input, {}, nullptr, nullptr);
+}
+
+TEST(LinearStackTest, UnsoundStacksAreRefused) {
+  const std::vector<float> weights(6 * 4);
+  MatrixView view = {weights.data(), WeightType::kF32, 6, 4};
+  for (const int count : {0, -1, 4, 7}) {
+    const absl::Status status =
+        LinearStack::Create(view, count, "experts").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("product 'experts' has 6 rows"));
+  }
+  view.data = nullptr;
+  EXPECT_EQ(LinearStack::Create(view, 2, "experts").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  view.data = weights.data();
+  view.type = WeightType::kUnknown;
+  view.scales = weights.data();
+  EXPECT_EQ(LinearStack::Create(view, 2, "experts").status().code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace deltaedge
