@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "engine/ops/linear.h"
 #include "pthreadpool.h"
 
 namespace deltaedge {
@@ -20,9 +19,10 @@ inline pthreadpool_t PoolFor(int64_t elements, pthreadpool_t pool) {
   return elements < kMinElements ? nullptr : pool;
 }
 
-// For a product of `rows` rows.
-inline pthreadpool_t PoolFor(const Linear& linear, int32_t rows,
-                             pthreadpool_t pool) {
+// For `rows` rows through products with `linear`, a Linear or a LinearStack.
+template <class Products>
+pthreadpool_t PoolFor(const Products& linear, int32_t rows,
+                      pthreadpool_t pool) {
   constexpr int64_t kMinProducts = 1 << 15;
   return int64_t{rows} * linear.in_features() * linear.out_features() <
                  kMinProducts

@@ -11,6 +11,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/graph/launch.h"
 #include "engine/graph/mlp.h"
+#include "engine/graph/moe.h"
 #include "engine/ops/embedding.h"
 #include "engine/ops/linear_input.h"
 #include "kernels/act/act.h"
@@ -50,7 +51,8 @@ struct Layer {
   const TargetLayerWeights* weights = nullptr;
   GdnMixer gdn;
   AttentionMixer attention;
-  std::unique_ptr<Mlp> mlp;
+  std::unique_ptr<Mlp> mlp;  // Or:
+  std::unique_ptr<Moe> moe;
   int32_t tap = -1;  // Slot of TargetPass::taps.
 };
 
@@ -68,13 +70,14 @@ struct Activations {
   std::vector<KeyRange> ranges;   // [rows]
   LinearInput input;
   MlpScratch mlp;
+  MoeScratch moe;
 
   int64_t bytes() const {
     return (x.size() + h.size() + y.size() + projected.size() +
             convolved.size() + log_decay.size() + beta.size() + mixed.size() +
             cos.size() + sin.size()) *
                static_cast<int64_t>(sizeof(float)) +
-           input.bytes() + mlp.bytes();
+           input.bytes() + mlp.bytes() + moe.bytes();
   }
 };
 
@@ -106,12 +109,17 @@ absl::StatusOr<Activations> AllocateActivations(const TargetConfig& config,
   DELTAEDGE_RETURN_IF_ERROR(allocate(attention.rotary_dim / 2, &a.cos));
   DELTAEDGE_RETURN_IF_ERROR(allocate(attention.rotary_dim / 2, &a.sin));
   a.ranges.resize(max_rows);
+  const int32_t mlp_size =
+      std::max(config.intermediate_size, config.moe.shared_size);
   const int64_t widest =
-      std::max<int64_t>({config.hidden_size, mixed, config.intermediate_size});
+      std::max<int64_t>({config.hidden_size, mixed, mlp_size});
   DELTAEDGE_ASSIGN_OR_RETURN(
       a.input, LinearInput::Allocate(max_rows, static_cast<int32_t>(widest)));
-  DELTAEDGE_ASSIGN_OR_RETURN(
-      a.mlp, MlpScratch::Allocate(max_rows, config.intermediate_size));
+  DELTAEDGE_ASSIGN_OR_RETURN(a.mlp, MlpScratch::Allocate(max_rows, mlp_size));
+  if (config.moe.experts > 0) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        a.moe, MoeScratch::Allocate(max_rows, config.hidden_size, config.moe));
+  }
   return a;
 }
 
@@ -175,10 +183,17 @@ class TargetModelImpl : public TargetModel {
         packed_bytes_ += layer.attention.in->packed_bytes() +
                          layer.attention.out->packed_bytes();
       }
-      DELTAEDGE_ASSIGN_OR_RETURN(Mlp mlp,
-                                 Mlp::Create(layer.weights->mlp, options_));
-      layer.mlp = std::make_unique<Mlp>(std::move(mlp));
-      packed_bytes_ += layer.mlp->packed_bytes();
+      if (config_.has_experts(i)) {
+        DELTAEDGE_ASSIGN_OR_RETURN(
+            Moe moe, Moe::Create(layer.weights->moe, config_.moe, options_));
+        layer.moe = std::make_unique<Moe>(std::move(moe));
+        packed_bytes_ += layer.moe->packed_bytes();
+      } else {
+        DELTAEDGE_ASSIGN_OR_RETURN(Mlp mlp,
+                                   Mlp::Create(layer.weights->mlp, options_));
+        layer.mlp = std::make_unique<Mlp>(std::move(mlp));
+        packed_bytes_ += layer.mlp->packed_bytes();
+      }
       for (size_t t = 0; t < taps.size(); ++t) {
         if (taps[t] == static_cast<int32_t>(i)) {
           layer.tap = static_cast<int32_t>(t);
@@ -227,8 +242,13 @@ class TargetModelImpl : public TargetModel {
       RmsNorm(rows, hidden, x, hidden, layer.weights->post_norm,
               config_.rms_norm_eps, act_.h.data(), hidden,
               Pool(int64_t{rows} * hidden));
-      layer.mlp->Run(act_.h.data(), rows, &act_.input, &act_.mlp, act_.y.data(),
-                     pool_);
+      if (layer.moe != nullptr) {
+        layer.moe->Run(act_.h.data(), rows, &act_.input, &act_.mlp, &act_.moe,
+                       act_.y.data(), pool_);
+      } else {
+        layer.mlp->Run(act_.h.data(), rows, &act_.input, &act_.mlp,
+                       act_.y.data(), pool_);
+      }
       AddRows(rows, hidden, x, hidden, act_.y.data(), hidden,
               Pool(int64_t{rows} * hidden));
       if (layer.tap >= 0) CopyTaps(passes, layer.tap);

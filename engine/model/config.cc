@@ -2,6 +2,7 @@
 
 #include "engine/model/config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -83,6 +84,35 @@ absl::Status Validate(const AttentionConfig& attention) {
   return CheckPositive("attention.rope_theta", attention.rope_theta, 1e12);
 }
 
+// Of a target whose layers are known to be some.
+absl::Status ValidateFeedForward(const TargetConfig& config) {
+  const MoeConfig& moe = config.moe;
+  if (moe.experts == 0 && moe.layers.empty()) {
+    return CheckRange("intermediate_size", config.intermediate_size, 1,
+                      kMaxWidth);
+  }
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckRange("moe.experts", moe.experts, 1, kMaxExperts));
+  DELTAEDGE_RETURN_IF_ERROR(CheckRange("moe.experts_per_token",
+                                       moe.experts_per_token, 1, moe.experts));
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckRange("moe.expert_size", moe.expert_size, 1, kMaxExpertSize));
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckRange("moe.shared_size", moe.shared_size, 1, kMaxWidth));
+  if (moe.layers.size() != config.layers.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "moe.layers has ", moe.layers.size(), " entries, allowed are ",
+        config.layers.size(), ", one per layer"));
+  }
+  const auto sparse = std::count(moe.layers.begin(), moe.layers.end(), true);
+  if (sparse == 0) {
+    return absl::InvalidArgumentError("moe.layers has no layer with experts");
+  }
+  const bool all = sparse == static_cast<ptrdiff_t>(moe.layers.size());
+  return CheckRange("intermediate_size", config.intermediate_size, all ? 0 : 1,
+                    all ? 0 : kMaxWidth);
+}
+
 absl::Status CheckSameAsTarget(absl::string_view field, int64_t draft,
                                int64_t target) {
   if (draft == target) return absl::OkStatus();
@@ -98,8 +128,6 @@ absl::Status Validate(const TargetConfig& config) {
       CheckRange("vocab_size", config.vocab_size, 1, kMaxVocabSize));
   DELTAEDGE_RETURN_IF_ERROR(
       CheckRange("hidden_size", config.hidden_size, 1, kMaxWidth));
-  DELTAEDGE_RETURN_IF_ERROR(
-      CheckRange("intermediate_size", config.intermediate_size, 1, kMaxWidth));
   DELTAEDGE_RETURN_IF_ERROR(
       CheckRange("max_context", config.max_context, 1, kMaxPositions));
   DELTAEDGE_RETURN_IF_ERROR(
@@ -119,7 +147,7 @@ absl::Status Validate(const TargetConfig& config) {
         absl::StrCat("layers[", i, "] is of the unknown kind ",
                      static_cast<int>(config.layers[i])));
   }
-  return absl::OkStatus();
+  return ValidateFeedForward(config);
 }
 
 absl::Status Validate(const DraftConfig& config) {

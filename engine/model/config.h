@@ -3,6 +3,7 @@
 #ifndef DELTAEDGE_ENGINE_MODEL_CONFIG_H_
 #define DELTAEDGE_ENGINE_MODEL_CONFIG_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ inline constexpr int32_t kMaxHeads = 1024;
 inline constexpr int32_t kMaxHeadDim = 512;  // Attention; GDN values.
 inline constexpr int32_t kMaxKeyDim = 256;   // GDN keys.
 inline constexpr int32_t kMaxPositions = 1 << 26;
+inline constexpr int32_t kMaxExperts = 1024;
+inline constexpr int32_t kMaxExpertSize = 1 << 19;
 inline constexpr int32_t kMaxModelNameBytes = 256;
 // Rows of the longest block that the engine runs: one anchor and its drafts.
 inline constexpr int32_t kMaxBlockRows = 16;
@@ -63,18 +66,35 @@ struct AttentionConfig {
   int32_t keys() const { return kv_heads * head_dim; }
 };
 
-// A Qwen3.5-style dense hybrid.
+// A mixture of experts in place of the MLP (docs/models.md 1.6), the same in
+// every layer that has one.
+struct MoeConfig {
+  int32_t experts = 0;            // E. 0: no layer has experts.
+  int32_t experts_per_token = 0;  // That a token chooses.
+  int32_t expert_size = 0;        // Im: inner width of one.
+  int32_t shared_size = 0;        // Is: that of the one that all tokens share.
+  bool normalise = false;         // Weights of the chosen add up to 1.
+  // Whether a layer has experts: one entry per layer, or none if E is 0.
+  std::vector<bool> layers;
+};
+
+// A Qwen3.5-style hybrid, dense or with experts.
 struct TargetConfig {
   std::string name;         // For people: the checkpoint's own name, or empty.
   int32_t vocab_size = 0;   // Rows of the embedding table, padding included.
   int32_t hidden_size = 0;  // H
-  int32_t intermediate_size = 0;
-  int32_t max_context = 0;  // Positions the checkpoint was made for.
+  int32_t intermediate_size = 0;  // 0: all layers have experts.
+  int32_t max_context = 0;        // Positions the checkpoint was made for.
   float rms_norm_eps = 0;
   bool tied_head = false;  // The output matrix is the embedding table.
   GdnConfig gdn;
   AttentionConfig attention;
   std::vector<LayerKind> layers;
+  MoeConfig moe;
+
+  bool has_experts(size_t layer) const {
+    return moe.experts > 0 && moe.layers[layer];
+  }
 };
 
 // How far a sliding layer of a draft sees around a row at position p (W = the

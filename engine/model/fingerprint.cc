@@ -90,7 +90,8 @@ uint64_t TargetFingerprint(const TargetConfig& config,
                            absl::Span<const float> first_rows,
                            absl::Span<const float> last_rows) {
   Hash hash;
-  hash.Text("Qwen35Dense");
+  const MoeConfig& moe = config.moe;
+  hash.Text(moe.experts > 0 ? "Qwen35Moe" : "Qwen35Dense");
   hash.I32(config.vocab_size);
   hash.I32(config.hidden_size);
   hash.I32(config.intermediate_size);
@@ -105,6 +106,14 @@ uint64_t TargetFingerprint(const TargetConfig& config,
   hash.U64(config.layers.size());
   for (const LayerKind kind : config.layers) {
     hash.Byte(kind == LayerKind::kGatedDeltaNet ? 1 : 2);
+  }
+  if (moe.experts > 0) {
+    hash.I32(moe.experts);
+    hash.I32(moe.experts_per_token);
+    hash.I32(moe.expert_size);
+    hash.I32(moe.shared_size);
+    hash.Byte(moe.normalise);
+    for (const bool sparse : moe.layers) hash.Byte(sparse ? 2 : 1);
   }
   hash.Byte(tokenizer.has_value());
   if (tokenizer.has_value()) hash.Tokenizer(*tokenizer);

@@ -303,6 +303,21 @@ schema::LayerKind ToSchema(LayerKind kind) {
   return schema::LayerKind::Unknown;
 }
 
+// Absent unless some layer has experts.
+flatbuffers::Offset<schema::Moe> PutMoe(const MoeConfig& moe,
+                                        Builder* builder) {
+  if (moe.experts == 0) return {};
+  std::vector<schema::FeedForward> kinds;
+  for (const bool sparse : moe.layers) {
+    kinds.push_back(sparse ? schema::FeedForward::Experts
+                           : schema::FeedForward::Dense);
+  }
+  const auto layers = builder->CreateVector(kinds);
+  return schema::CreateMoe(*builder, moe.experts, moe.experts_per_token,
+                           moe.expert_size, moe.shared_size, moe.normalise,
+                           layers);
+}
+
 schema::SlidingMask ToSchema(SlidingMask mask) {
   switch (mask) {
     case SlidingMask::kCausal:
@@ -345,10 +360,11 @@ flatbuffers::Offset<schema::TargetConfig> PutTarget(const TargetConfig& config,
   std::vector<schema::LayerKind> kinds;
   for (const LayerKind kind : config.layers) kinds.push_back(ToSchema(kind));
   const auto layers = builder->CreateVector(kinds);
+  const auto moe = PutMoe(config.moe, builder);
   return schema::CreateTargetConfig(
       *builder, config.vocab_size, config.hidden_size, config.intermediate_size,
       config.max_context, config.rms_norm_eps, config.tied_head, gdn, attention,
-      layers);
+      layers, moe);
 }
 
 flatbuffers::Offset<schema::DraftConfig> PutDraft(const DraftConfig& config,
@@ -491,6 +507,34 @@ AttentionConfig GetAttention(const schema::Attention& attention) {
   return config;
 }
 
+absl::StatusOr<MoeConfig> GetMoe(const schema::Moe& moe) {
+  MoeConfig config;
+  config.experts = moe.experts();
+  if (config.experts == 0) {
+    return absl::DataLossError("a mixture of no experts");
+  }
+  config.experts_per_token = moe.experts_per_token();
+  config.expert_size = moe.expert_size();
+  config.shared_size = moe.shared_size();
+  config.normalise = moe.normalise();
+  config.layers.reserve(moe.layers()->size());
+  for (flatbuffers::uoffset_t i = 0; i < moe.layers()->size(); ++i) {
+    const auto kind = static_cast<schema::FeedForward>(moe.layers()->Get(i));
+    switch (kind) {
+      case schema::FeedForward::Dense:
+        config.layers.push_back(false);
+        break;
+      case schema::FeedForward::Experts:
+        config.layers.push_back(true);
+        break;
+      default:
+        return NotKnown(absl::StrCat("what follows the mixer of layer ", i),
+                        kind);
+    }
+  }
+  return config;
+}
+
 absl::StatusOr<TargetConfig> GetTarget(const schema::TargetConfig& target) {
   TargetConfig config;
   config.vocab_size = target.vocab_size();
@@ -518,6 +562,9 @@ absl::StatusOr<TargetConfig> GetTarget(const schema::TargetConfig& target) {
       default:
         return NotKnown(absl::StrCat("layer ", i), kind);
     }
+  }
+  if (target.moe() != nullptr) {
+    DELTAEDGE_ASSIGN_OR_RETURN(config.moe, GetMoe(*target.moe()));
   }
   return config;
 }
@@ -677,7 +724,8 @@ absl::Status CheckArchitecture(schema::Architecture found,
                                schema::Architecture expected) {
   if (found == expected) return absl::OkStatus();
   if (found == schema::Architecture::Qwen35Dense ||
-      found == schema::Architecture::DFlash) {
+      found == schema::Architecture::DFlash ||
+      found == schema::Architecture::Qwen35Moe) {
     return absl::DataLossError(absl::StrCat(
         "a ", schema::EnumNameArchitecture(expected), " model is labelled ",
         schema::EnumNameArchitecture(found)));
@@ -801,8 +849,9 @@ absl::StatusOr<std::string> SerializeIndex(const ModelIndex& index) {
       schema::CreateIndex(
           builder,
           is_target ? schema::ModelKind::Target : schema::ModelKind::Draft,
-          is_target ? schema::Architecture::Qwen35Dense
-                    : schema::Architecture::DFlash,
+          !is_target                        ? schema::Architecture::DFlash
+          : contents.target.moe.experts > 0 ? schema::Architecture::Qwen35Moe
+                                            : schema::Architecture::Qwen35Dense,
           /*required_features=*/0, name, converter, index.fingerprint,
           contents.target_fingerprint, target, draft, tensors, tokenizer, chat,
           stop_tokens),
@@ -849,7 +898,9 @@ absl::StatusOr<ModelIndex> ParseIndex(absl::Span<const uint8_t> bytes) {
     }
     contents.kind = ModelKind::kTarget;
     DELTAEDGE_RETURN_IF_ERROR(CheckArchitecture(
-        root.architecture(), schema::Architecture::Qwen35Dense));
+        root.architecture(), root.target()->moe() != nullptr
+                                 ? schema::Architecture::Qwen35Moe
+                                 : schema::Architecture::Qwen35Dense));
     DELTAEDGE_ASSIGN_OR_RETURN(contents.target, GetTarget(*root.target()));
     contents.target.name = ToString(root.name());
   } else if (root.kind() == schema::ModelKind::Draft) {

@@ -72,11 +72,26 @@ void AddAttention(const AttentionConfig& attention, int32_t hidden,
   list->Matrix("attention.out", hidden, attention.queries(), &weights->out);
 }
 
-void AddMlp(int32_t intermediate, int32_t hidden, MlpWeights* weights,
+void AddMlp(absl::string_view name, int32_t intermediate, int32_t hidden,
+            MlpWeights* weights, SlotList* list) {
+  list->Matrix(absl::StrCat(name, ".gate"), intermediate, hidden,
+               &weights->gate);
+  list->Matrix(absl::StrCat(name, ".up"), intermediate, hidden, &weights->up);
+  list->Matrix(absl::StrCat(name, ".down"), hidden, intermediate,
+               &weights->down);
+}
+
+void AddMoe(const MoeConfig& moe, int32_t hidden, MoeWeights* weights,
             SlotList* list) {
-  list->Matrix("mlp.gate", intermediate, hidden, &weights->gate);
-  list->Matrix("mlp.up", intermediate, hidden, &weights->up);
-  list->Matrix("mlp.down", hidden, intermediate, &weights->down);
+  list->Matrix("moe.router", moe.experts, hidden, &weights->router,
+               TensorRole::kFloat);
+  list->Matrix("moe.shared_router", 1, hidden, &weights->shared_router,
+               TensorRole::kFloat);
+  list->Matrix("moe.gate_up", moe.experts * 2 * moe.expert_size, hidden,
+               &weights->gate_up, TensorRole::kExperts);
+  list->Matrix("moe.down", moe.experts * hidden, moe.expert_size,
+               &weights->down, TensorRole::kExperts);
+  AddMlp("moe.shared", moe.shared_size, hidden, &weights->shared, list);
 }
 
 std::vector<TensorSpec> ToSpecs(std::vector<TensorSlot> slots) {
@@ -112,7 +127,11 @@ std::vector<TensorSlot> TensorSlots(const TargetConfig& config,
         break;
     }
     list.Floats("post_norm", {hidden}, &layer.post_norm);
-    AddMlp(config.intermediate_size, hidden, &layer.mlp, &list);
+    if (config.has_experts(i)) {
+      AddMoe(config.moe, hidden, &layer.moe, &list);
+    } else {
+      AddMlp("mlp", config.intermediate_size, hidden, &layer.mlp, &list);
+    }
   }
   list.set_prefix("");
   list.Floats("final_norm", {hidden}, &weights->final_norm);
@@ -139,7 +158,7 @@ std::vector<TensorSlot> TensorSlots(const DraftConfig& config,
     AddAttention(config.attention, hidden, config.attention.queries(),
                  &layer.attention, &list);
     list.Floats("post_norm", {hidden}, &layer.post_norm);
-    AddMlp(config.intermediate_size, hidden, &layer.mlp, &list);
+    AddMlp("mlp", config.intermediate_size, hidden, &layer.mlp, &list);
   }
   list.set_prefix("");
   list.Floats("final_norm", {hidden}, &weights->final_norm);

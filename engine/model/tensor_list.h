@@ -21,10 +21,12 @@ namespace deltaedge {
 
 // What a tensor is to those who choose types.
 enum class TensorRole {
-  kFloat,   // Always kF32: norms, convolution, decay, projections of the gates.
-  kHead,    // Embedding table and output matrix.
-  kGdn,     // Projections into and out of a gated delta layer.
-  kMatrix,  // All other matrices.
+  kFloat,    // Always kF32: norms, convolution, decay, projections of the
+             // gates, routers.
+  kHead,     // Embedding table and output matrix.
+  kGdn,      // Projections into and out of a gated delta layer.
+  kMatrix,   // All other matrices.
+  kExperts,  // Experts among which a token chooses.
 };
 
 // A tensor as it is announced to a writer.

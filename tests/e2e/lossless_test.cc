@@ -53,6 +53,8 @@ const Model kModels[] = {
      "tests/testdata/models/odd_draft.gdn", 70, 40},
     {"wide", "tests/testdata/models/wide.gdn",
      "tests/testdata/models/wide_draft.gdn", 3, 40},
+    {"moe", "tests/testdata/models/moe.gdn",
+     "tests/testdata/models/moe_draft.gdn", 21, 40},
     {"broad", "tests/testdata/models/broad.gdn", "", 19, 24},
     {"demo", "examples/chat/model/target.gdn", "examples/chat/model/draft.gdn",
      30, 24},

@@ -53,6 +53,10 @@ const Model kModels[] = {
     {"q4", MODELS "quant_q4.gdn", MODELS "quant_draft_q4.gdn", nullptr},
     {"q8w", MODELS "quant_q8w.gdn", MODELS "quant_draft_q8.gdn", nullptr},
     {"mixed", MODELS "quant_mixed.gdn", MODELS "quant_draft_q4.gdn", nullptr},
+    {"next_q8", MODELS "next_q8.gdn", MODELS "next_draft.gdn", nullptr},
+    {"next_q4", MODELS "next_q4.gdn", MODELS "next_draft.gdn", nullptr},
+    {"next_q8w", MODELS "next_q8w.gdn", MODELS "next_draft.gdn", nullptr},
+    {"next_mixed", MODELS "next_mixed.gdn", MODELS "next_draft.gdn", nullptr},
     {"demo_q8", MODELS "demo_q8.gdn", "examples/chat/model/draft.gdn",
      "What is a dog?"},
     {"demo_q4", MODELS "demo_q4.gdn", MODELS "demo_draft_q4.gdn",
@@ -265,6 +269,7 @@ double DistanceFromFloats(const char* target) {
 // Products of q8w take their inputs as they are: only sums differ.
 TEST(QuantisedNumbersTest, Q8wIsItsNumbers) {
   EXPECT_LT(DistanceFromFloats(MODELS "quant_q8w.gdn"), 1e-5);
+  EXPECT_LT(DistanceFromFloats(MODELS "next_q8w.gdn"), 1e-5);
 }
 
 // Those of q8 and q4 round each row of their inputs to 8 bits. With scales or

@@ -411,6 +411,7 @@ TEST_P(StepManyTest, RandomCompany) {
 INSTANTIATE_TEST_SUITE_P(Models, StepManyTest,
                          ::testing::Values(Model{"t", "t_draft", 150},
                                            Model{"odd", "odd_draft", 40},
+                                           Model{"moe", "moe_draft", 40},
                                            Model{"wide", "wide_draft", 40}),
                          [](const auto& info) {
                            return std::string(info.param.target);

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -27,6 +28,7 @@ namespace deltaedge {
 namespace {
 
 using ::deltaedge::testing::kTinyDraftFingerprint;
+using ::deltaedge::testing::kTinyMoeFingerprint;
 using ::deltaedge::testing::kTinyTargetFingerprint;
 using ::deltaedge::testing::kTinyWideFingerprint;
 using ::deltaedge::testing::QuantisedSpecs;
@@ -34,6 +36,7 @@ using ::deltaedge::testing::ReadFile;
 using ::deltaedge::testing::Specs;
 using ::deltaedge::testing::TempPath;
 using ::deltaedge::testing::TinyDraft;
+using ::deltaedge::testing::TinyMoeTarget;
 using ::deltaedge::testing::TinyTarget;
 using ::deltaedge::testing::TinyWideTarget;
 using ::deltaedge::testing::WriteTinyModel;
@@ -42,6 +45,7 @@ using ::testing::Contains;
 constexpr char kTarget[] = "tests/testdata/model/target_v1.gdn";
 constexpr char kDraft[] = "tests/testdata/model/draft_v1.gdn";
 constexpr char kQuantised[] = "tests/testdata/model/quantised_v2.gdn";
+constexpr char kMoe[] = "tests/testdata/model/moe_v3.gdn";
 
 void ExpectSameBytes(const std::string& file, const ModelContents& contents,
                      const std::vector<TensorSpec>& specs,
@@ -64,6 +68,8 @@ TEST(FormatTest, WriterMakesTheGoldenBytes) {
                   kTinyDraftFingerprint);
   ExpectSameBytes(kQuantised, TinyWideTarget(),
                   QuantisedSpecs(TinyWideTarget()), kTinyWideFingerprint);
+  ExpectSameBytes(kMoe, TinyMoeTarget(), QuantisedSpecs(TinyMoeTarget()),
+                  kTinyMoeFingerprint);
 }
 
 TEST(FormatTest, FilesOfRevisionOneOpen) {
@@ -81,6 +87,12 @@ TEST(FormatTest, FilesOfRevisionTwoOpen) {
   EXPECT_EQ((*target)->target_weights().embedding.type, WeightType::kQ4);
 }
 
+TEST(FormatTest, FilesOfRevisionThreeOpen) {
+  const auto target = ModelFile::Open(kMoe, ModelFile::Verify::kChecksums);
+  ASSERT_EQ(target.status(), absl::OkStatus());
+  EXPECT_EQ((*target)->target_config().moe.experts, 3);
+}
+
 std::vector<std::string> LinesOfFormatMd() {
   std::vector<std::string> lines;
   for (const absl::string_view line :
@@ -90,12 +102,14 @@ std::vector<std::string> LinesOfFormatMd() {
   return lines;
 }
 
-// The examples of FORMAT.md, line by line as they stand there.
-TEST(FormatTest, ExampleWithScalesOfFormatMd) {
+// The examples of FORMAT.md, line by line as they stand there: of tensors whose
+// name contains `part`.
+void ExpectTypedLines(const char* file, absl::string_view part) {
   const std::vector<std::string> lines = LinesOfFormatMd();
-  const auto opened = ModelFile::Open(kQuantised);
+  const auto opened = ModelFile::Open(file);
   ASSERT_EQ(opened.status(), absl::OkStatus());
   for (const TensorEntry& tensor : (*opened)->tensors()) {
+    if (!absl::StrContains(tensor.name, part)) continue;
     const TensorLayout layout = LayoutOf(tensor.type, tensor.shape).value();
     const std::string type = absl::AsciiStrToUpper(WeightTypeName(tensor.type));
     EXPECT_THAT(lines,
@@ -105,6 +119,14 @@ TEST(FormatTest, ExampleWithScalesOfFormatMd) {
                     65536 + tensor.offset_bytes, layout.number_bytes,
                     layout.scale_bytes, tensor.size_bytes, tensor.checksum)));
   }
+}
+
+TEST(FormatTest, ExampleWithScalesOfFormatMd) {
+  ExpectTypedLines(kQuantised, "");
+}
+
+TEST(FormatTest, ExampleWithExpertsOfFormatMd) {
+  ExpectTypedLines(kMoe, ".moe.");
 }
 
 TEST(FormatTest, ExampleOfFormatMd) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // write_examples FOLDER: writes the tiny models of tests/engine/model there, as
-// target_v1.gdn, draft_v1.gdn and quantised_v2.gdn. Run it when a revision is
-// released; files of older revisions stay as they are.
+// target_v1.gdn, draft_v1.gdn, quantised_v2.gdn and moe_v3.gdn. Run it when a
+// revision is released; files of older revisions stay as they are.
 
 #include <iostream>
 #include <string>
@@ -23,8 +23,12 @@ absl::Status WriteAll(const std::string& folder) {
                           kTinyDraftFingerprint);
   if (!status.ok()) return status;
   const ModelContents wide = TinyWideTarget();
-  return WriteTinyModel(folder + "/quantised_v2.gdn", wide,
-                        QuantisedSpecs(wide), kTinyWideFingerprint);
+  status = WriteTinyModel(folder + "/quantised_v2.gdn", wide,
+                          QuantisedSpecs(wide), kTinyWideFingerprint);
+  if (!status.ok()) return status;
+  const ModelContents moe = TinyMoeTarget();
+  return WriteTinyModel(folder + "/moe_v3.gdn", moe, QuantisedSpecs(moe),
+                        kTinyMoeFingerprint);
 }
 
 }  // namespace

@@ -57,7 +57,8 @@
 #include "tools/convert/recipe_flags.h"
 #include "tools/cpp/runfiles/runfiles.h"
 
-// --weights, --head and --gdn, for --shape, are of tools/convert:recipe_flags.
+// --weights, --head, --gdn and --experts, for --shape, are of
+// tools/convert:recipe_flags.
 ABSL_FLAG(std::string, target, "",
           "a model file; its prompts are random tokens. Default: the "
           "dictionary of //examples/chat with its draft, which is asked "
@@ -65,8 +66,9 @@ ABSL_FLAG(std::string, target, "",
 ABSL_FLAG(std::string, draft, "", "the model file of a draft of --target");
 ABSL_FLAG(std::string, shape, "",
           "in place of --target: random weights in the sizes of a published "
-          "model, 0.8b, 2b, 4b, 9b or 27b, and its draft if drafts are "
-          "measured. --weights, --head and --gdn are their types");
+          "model, 0.8b, 2b, 4b, 9b, 27b or 35b-a3b, and its draft if drafts "
+          "are measured. --weights, --head, --gdn and --experts are their "
+          "types");
 ABSL_FLAG(int32_t, layers, 0, "of --shape: this many layers only. 0: all");
 ABSL_FLAG(std::string, model_folder, "",
           "where the models of --shape are kept and looked for. Default: a "

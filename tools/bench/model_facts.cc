@@ -3,6 +3,8 @@
 #include "tools/bench/model_facts.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "engine/graph/target_sequence.h"
@@ -10,9 +12,20 @@
 
 namespace deltaedge {
 
+namespace {
+
+int64_t BytesOf(const MatrixView& matrix) {
+  return TensorBytes(matrix.type, {matrix.rows, matrix.cols}).value_or(0);
+}
+
+}  // namespace
+
 std::string WeightsText(const ModelFile& target) {
   const TargetWeights& weights = target.target_weights();
-  const WeightType type = weights.layers[0].mlp.gate.type;
+  const TargetLayerWeights& first = weights.layers[0];
+  const bool experts = target.target_config().has_experts(0);
+  const WeightType type =
+      experts ? first.moe.shared.gate.type : first.mlp.gate.type;
   std::string text(WeightTypeName(type));
   if (weights.head.type != type) {
     absl::StrAppend(&text, ",head=", WeightTypeName(weights.head.type));
@@ -23,6 +36,9 @@ std::string WeightsText(const ModelFile& target) {
     absl::StrAppend(&text, ",gdn=", WeightTypeName(gdn.type));
     break;
   }
+  if (experts && first.moe.gate_up.type != type) {
+    absl::StrAppend(&text, ",experts=", WeightTypeName(first.moe.gate_up.type));
+  }
   return text;
 }
 
@@ -31,10 +47,14 @@ TokenBytes TokenBytesOf(const ModelFile& target) {
   TokenBytes bytes;
   bytes.weights = target.weight_bytes();
   if (!config.tied_head) {
-    const MatrixView& embedding = target.target_weights().embedding;
-    bytes.weights -=
-        TensorBytes(embedding.type, {embedding.rows, embedding.cols})
-            .value_or(0);
+    bytes.weights -= BytesOf(target.target_weights().embedding);
+  }
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    if (!config.has_experts(i)) continue;
+    const MoeWeights& moe = target.target_weights().layers[i].moe;
+    const int64_t one =
+        (BytesOf(moe.gate_up) + BytesOf(moe.down)) / config.moe.experts;
+    bytes.weights -= one * (config.moe.experts - config.moe.experts_per_token);
   }
   const RecurrentShape states = TargetRecurrentShape(config, /*block_rows=*/1);
   bytes.states = int64_t{2} * states.layers * states.state_floats *

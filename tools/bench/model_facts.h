@@ -16,8 +16,8 @@ std::string WeightsText(const ModelFile& target);
 
 // What decoding one token without drafts has to move through memory.
 struct TokenBytes {
-  // All tensors but the embedding table, of which one row is read; where the
-  // head is tied they are one, and read.
+  // All tensors but the experts that are not chosen and the embedding table, of
+  // which one row is read; where the head is tied they are one, and read.
   int64_t weights = 0;
   // Recurrent states: read, and written.
   int64_t states = 0;

@@ -70,7 +70,7 @@ absl::StatusOr<ModelFiles> ShapeModels(const ShapeModelOptions& options) {
         absl::StrCat("--layers is \"", options.layers, "\"; allowed is 1 to ",
                      most, ", or 0 for all"));
   }
-  if (options.layers > 0) config.layers.resize(options.layers);
+  if (options.layers > 0) KeepLayers(options.layers, &config);
 
   RandomModelOptions random;
   random.recipe = options.recipe;
@@ -78,9 +78,11 @@ absl::StatusOr<ModelFiles> ShapeModels(const ShapeModelOptions& options) {
   const std::string base = absl::StrCat(options.folder, "/", shape, "-",
                                         config.layers.size(), "_layers");
   ModelFiles files;
-  files.target = absl::StrCat(base, "-", WeightTypeName(options.recipe.weights),
-                              TypeText("head", options.recipe.head),
-                              TypeText("gdn", options.recipe.gdn), ".gdn");
+  files.target =
+      absl::StrCat(base, "-", WeightTypeName(options.recipe.weights),
+                   TypeText("head", options.recipe.head),
+                   TypeText("gdn", options.recipe.gdn),
+                   TypeText("experts", options.recipe.experts), ".gdn");
   DELTAEDGE_RETURN_IF_ERROR(MakeUnlessThere(files.target, [&] {
     return MakeRandomTarget(config, files.target, random);
   }));
@@ -91,7 +93,7 @@ absl::StatusOr<ModelFiles> ShapeModels(const ShapeModelOptions& options) {
   // A fingerprint is of the numbers, so one draft fits targets of any type.
   files.draft = absl::StrCat(base, "-draft-",
                              WeightTypeName(options.recipe.weights), ".gdn");
-  random.recipe = {options.recipe.weights, std::nullopt, std::nullopt};
+  random.recipe = {options.recipe.weights, std::nullopt, std::nullopt, {}};
   DELTAEDGE_RETURN_IF_ERROR(MakeUnlessThere(files.draft, [&] {
     return MakeRandomDraft(draft, files.target, files.draft, random);
   }));

@@ -143,12 +143,14 @@ absl::StatusOr<std::vector<float>> ReadRows(const Safetensors& checkpoint,
   return values;
 }
 
+// Of a tensor that is one of the checkpoint's too.
 const SafetensorsEntry& SourceOf(const TensorMap& map, absl::string_view ours) {
   return *std::find_if(map.tensors.begin(), map.tensors.end(),
                        [&](const MappedTensor& tensor) {
                          return tensor.spec.name == ours;
                        })
-              ->source;
+              ->parts[0]
+              .source;
 }
 
 // What a fingerprint takes in: some norms, and the first and last rows of a
@@ -370,8 +372,11 @@ class Conversion {
       fallbacks += FallsBack(options_.recipe, tensor.spec);
       tensor.spec.type = TypeFor(options_.recipe, tensor.spec);
       specs.push_back(tensor.spec);
-      summary_.parameters += tensor.source->elements;
-      summary_.source_bytes += tensor.source->bytes;
+      for (const SourcePart& part : tensor.parts) {
+        const SafetensorsEntry& source = *part.source;
+        summary_.parameters += part.elements;
+        summary_.source_bytes += source.bytes / source.elements * part.elements;
+      }
       total_bytes_ +=
           TensorBytes(tensor.spec.type, tensor.spec.shape).value_or(0);
     }
@@ -399,31 +404,37 @@ class Conversion {
 
   absl::Status WriteTensor(const Safetensors& checkpoint,
                            const MappedTensor& tensor, WeightWriter* writer) {
-    const SafetensorsEntry& source = *tensor.source;
-    const int64_t piece =
-        tensor.change == TensorChange::kConvTaps
-            ? source.elements
-            : WeightWriter::PieceOf(tensor.spec, kPieceElements);
+    int64_t elements = 0;
+    for (const SourcePart& part : tensor.parts) elements += part.elements;
     const int64_t bytes =
         TensorBytes(tensor.spec.type, tensor.spec.shape).value_or(0);
     DELTAEDGE_RETURN_IF_ERROR(writer->Begin(tensor.spec));
-    for (int64_t first = 0; first < source.elements; first += piece) {
-      values_.resize(std::min(piece, source.elements - first));
-      DELTAEDGE_RETURN_IF_ERROR(
-          checkpoint.ReadFloats(source, first, absl::MakeSpan(values_)));
-      Change(tensor, &values_);
-      DELTAEDGE_RETURN_IF_ERROR(CheckFinite(values_, first, tensor.source_name,
-                                            checkpoint.PathOf(source)));
-      DELTAEDGE_RETURN_IF_ERROR(writer->Append(values_));
-      const double part =
-          static_cast<double>(first + static_cast<int64_t>(values_.size())) /
-          static_cast<double>(source.elements);
-      const int64_t done =
-          done_bytes_ + static_cast<int64_t>(part * static_cast<double>(bytes));
-      if (progress_ != nullptr &&
-          !progress_(tensor.spec.name, done, total_bytes_)) {
-        return absl::CancelledError(absl::StrCat(
-            options_.output, ": stopped at tensor ", tensor.spec.name));
+    int64_t written = 0;
+    for (const SourcePart& part : tensor.parts) {
+      const int64_t piece =
+          tensor.change == TensorChange::kConvTaps
+              ? part.elements
+              : WeightWriter::PieceOf(tensor.spec, kPieceElements);
+      for (int64_t done = 0; done < part.elements; done += piece) {
+        const int64_t first = part.first + done;
+        values_.resize(std::min(piece, part.elements - done));
+        DELTAEDGE_RETURN_IF_ERROR(checkpoint.ReadFloats(
+            *part.source, first, absl::MakeSpan(values_)));
+        Change(tensor, &values_);
+        DELTAEDGE_RETURN_IF_ERROR(CheckFinite(values_, first, part.name,
+                                              checkpoint.PathOf(*part.source)));
+        DELTAEDGE_RETURN_IF_ERROR(writer->Append(values_));
+        written += static_cast<int64_t>(values_.size());
+        const double share =
+            static_cast<double>(written) / static_cast<double>(elements);
+        if (progress_ != nullptr &&
+            !progress_(tensor.spec.name,
+                       done_bytes_ + static_cast<int64_t>(
+                                         share * static_cast<double>(bytes)),
+                       total_bytes_)) {
+          return absl::CancelledError(absl::StrCat(
+              options_.output, ": stopped at tensor ", tensor.spec.name));
+        }
       }
     }
     done_bytes_ += bytes;

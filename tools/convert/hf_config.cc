@@ -36,28 +36,51 @@ constexpr char kLinear[] = "linear_attention";
 constexpr char kFull[] = "full_attention";
 constexpr char kSliding[] = "sliding_attention";
 
-enum class Support { kTarget, kDraft, kLater };
+// Models that differ in what their configs say and mean.
+enum class Family { kQwen35, kQwen35Moe, kQwen3Next, kDFlash, kLater };
 
 struct Architecture {
   absl::string_view name;
-  Support support;
+  Family family;
 };
 
 constexpr Architecture kArchitectures[] = {
-    {"Qwen3_5ForCausalLM", Support::kTarget},
-    {"Qwen3_5ForConditionalGeneration", Support::kTarget},
-    {"DFlashDraftModel", Support::kDraft},
-    {"Qwen3_5MoeForCausalLM", Support::kLater},
-    {"Qwen3_5MoeForConditionalGeneration", Support::kLater},
-    {"Qwen3NextForCausalLM", Support::kLater},
-    {"DFlash2DraftModel", Support::kLater},
-    {"DSparkDraftModel", Support::kLater},
+    {"Qwen3_5ForCausalLM", Family::kQwen35},
+    {"Qwen3_5ForConditionalGeneration", Family::kQwen35},
+    {"Qwen3_5MoeForCausalLM", Family::kQwen35Moe},
+    {"Qwen3_5MoeForConditionalGeneration", Family::kQwen35Moe},
+    {"Qwen3NextForCausalLM", Family::kQwen3Next},
+    {"DFlashDraftModel", Family::kDFlash},
+    {"DFlash2DraftModel", Family::kLater},
+    {"DSparkDraftModel", Family::kLater},
 };
+
+// Values of "model_type" of targets.
+struct ModelType {
+  absl::string_view name;
+  Family family;
+};
+
+constexpr ModelType kModelTypes[] = {
+    {"qwen3_5", Family::kQwen35},
+    {"qwen3_5_text", Family::kQwen35},
+    {"qwen3_5_moe", Family::kQwen35Moe},
+    {"qwen3_5_moe_text", Family::kQwen35Moe},
+    {"qwen3_next", Family::kQwen3Next},
+};
+
+// Unset: no target's.
+std::optional<Family> FamilyOf(absl::string_view model_type) {
+  for (const ModelType& type : kModelTypes) {
+    if (type.name == model_type) return type.family;
+  }
+  return std::nullopt;
+}
 
 std::string SupportedArchitectures() {
   std::vector<absl::string_view> names;
   for (const Architecture& architecture : kArchitectures) {
-    if (architecture.support != Support::kLater) {
+    if (architecture.family != Family::kLater) {
       names.push_back(architecture.name);
     }
   }
@@ -344,7 +367,85 @@ void ExpectPlainTransformer(JsonSection* section) {
   }
 }
 
-absl::StatusOr<HfTarget> ReadTarget(const Json& root, Reader* reader) {
+void ExpectModelType(Family family, JsonSection* section) {
+  const auto type = section->OptionalText("model_type");
+  if (!type.has_value() || FamilyOf(*type) == family) return;
+  std::vector<std::string> names;
+  for (const ModelType& known : kModelTypes) {
+    if (known.family == family) {
+      names.push_back(absl::StrCat("\"", known.name, "\""));
+    }
+  }
+  section->Refuse("model_type",
+                  absl::StrCat("only ", absl::StrJoin(names, " and "),
+                               names.size() == 1 ? " is" : " are",
+                               " supported with this architecture"));
+}
+
+// What follows the mixers: sizes of MLPs and experts, and which layers have
+// which. `layers`: how many there are.
+void ReadFeedForward(Family family, int32_t layers, TargetConfig* config,
+                     JsonSection* section) {
+  if (family == Family::kQwen35) {
+    section->Expect("num_experts", 0);
+    section->Expect("mlp_only_layers", Json::array());
+    config->intermediate_size = section->Int("intermediate_size");
+    return;
+  }
+  MoeConfig moe;
+  moe.layers.assign(static_cast<size_t>(layers), true);
+  moe.normalise = true;
+  if (family == Family::kQwen35Moe) {
+    // The model's code does not ask these.
+    section->Expect("norm_topk_prob", true);
+    section->Expect("decoder_sparse_step", 1);
+    section->Expect("mlp_only_layers", Json::array());
+    moe.experts = section->Int("num_experts");
+  } else {
+    // Absence means what the model's code takes for a default.
+    moe.normalise = section->OptionalBool("norm_topk_prob").value_or(true);
+    moe.experts = section->OptionalInt("num_experts").value_or(0);
+    if (moe.experts < 0)
+      section->Refuse("num_experts", "0 or more is expected");
+    const int32_t step =
+        section->OptionalInt("decoder_sparse_step").value_or(1);
+    if (step < 1) {
+      section->Refuse("decoder_sparse_step", "at least 1 is expected");
+    }
+    for (int32_t i = 0; section->ok() && i < layers; ++i) {
+      moe.layers[i] = moe.experts > 0 && (i + 1) % step == 0;
+    }
+    for (const int32_t layer : section->OptionalInts("mlp_only_layers")
+                                   .value_or(std::vector<int32_t>())) {
+      if (layer < 0 || layer >= layers) {
+        section->Fail("mlp_only_layers",
+                      absl::StrCat("holds layer ", layer,
+                                   "; the model has 0 to ", layers - 1));
+        return;
+      }
+      moe.layers[layer] = false;
+    }
+  }
+  if (!section->ok()) return;
+  const auto sparse = std::count(moe.layers.begin(), moe.layers.end(), true);
+  if (sparse < layers) {
+    config->intermediate_size = section->Int("intermediate_size");
+  } else {
+    section->Ignore({"intermediate_size"});
+  }
+  if (sparse == 0) {
+    section->Ignore({"moe_intermediate_size", "num_experts_per_tok",
+                     "shared_expert_intermediate_size"});
+    return;
+  }
+  moe.experts_per_token = section->Int("num_experts_per_tok");
+  moe.expert_size = section->Int("moe_intermediate_size");
+  moe.shared_size = section->Int("shared_expert_intermediate_size");
+  config->moe = std::move(moe);
+}
+
+absl::StatusOr<HfTarget> ReadTarget(const Json& root, Family family,
+                                    Reader* reader) {
   JsonSection top = reader->Section(root, "");
   const Json* const inner = top.OptionalObject("text_config");
   std::optional<JsonSection> nested;
@@ -354,25 +455,20 @@ absl::StatusOr<HfTarget> ReadTarget(const Json& root, Reader* reader) {
   HfTarget target;
   TargetConfig& config = target.config;
   top.Ignore({"architectures", "model_type"});
-  const std::string type = text.OptionalText("model_type").value_or("qwen3_5");
-  if (type != "qwen3_5" && type != "qwen3_5_text") {
-    text.Refuse("model_type",
-                "only \"qwen3_5\" and \"qwen3_5_text\" are supported");
-  }
+  ExpectModelType(family, &text);
   ExpectPlainTransformer(&text);
   text.Expect("attn_output_gate", true);
   text.Expect("output_gate_type", "sigmoid");
-  text.Expect("num_experts", 0);
-  text.Expect("mlp_only_layers", Json::array());
 
   config.vocab_size = text.Int("vocab_size");
   config.hidden_size = text.Int("hidden_size");
-  config.intermediate_size = text.Int("intermediate_size");
   config.max_context = text.Int("max_position_embeddings");
   config.rms_norm_eps = static_cast<float>(text.Number("rms_norm_eps"));
   config.gdn = ReadGdn(&text);
   config.attention = ReadAttention(std::nullopt, &text, reader);
   config.layers = ReadTargetLayers(&text);
+  ReadFeedForward(family, static_cast<int32_t>(config.layers.size()), &config,
+                  &text);
 
   target.tied = text.OptionalBool("tie_word_embeddings");
   std::optional<std::vector<TokenId>> eos =
@@ -560,14 +656,14 @@ absl::StatusOr<HfDraft> ReadDraft(const Json& root,
 }
 
 // Decides by "architectures", or without it by what else tells.
-absl::StatusOr<Support> Recognise(const Json& root, Reader* reader) {
+absl::StatusOr<Family> Recognise(const Json& root, Reader* reader) {
   JsonSection top = reader->Section(root, "");
   const auto names = top.OptionalTexts("architectures");
   DELTAEDGE_RETURN_IF_ERROR(reader->status());
   if (!names.has_value() || names->empty()) {
     const std::string type = top.OptionalText("model_type").value_or("");
-    if (type == "qwen3_5" || type == "qwen3_5_text") return Support::kTarget;
-    if (top.Has("dflash_config")) return Support::kDraft;
+    if (const auto family = FamilyOf(type)) return *family;
+    if (top.Has("dflash_config")) return Family::kDFlash;
     top.Fail("architectures", absl::StrCat("is missing; supported are ",
                                            SupportedArchitectures()));
     return reader->status();
@@ -579,7 +675,7 @@ absl::StatusOr<Support> Recognise(const Json& root, Reader* reader) {
   const std::string& name = names->front();
   for (const Architecture& architecture : kArchitectures) {
     if (name != architecture.name) continue;
-    if (architecture.support != Support::kLater) return architecture.support;
+    if (architecture.family != Family::kLater) return architecture.family;
     return absl::UnimplementedError(
         absl::StrCat(reader->file(), ": architectures is [\"", name,
                      "\"], which is not supported yet; supported are ",
@@ -601,12 +697,12 @@ absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view text,
         absl::StrCat(file, ": is ", ShortJson(root), ", not an object"));
   }
   Reader reader(file);
-  DELTAEDGE_ASSIGN_OR_RETURN(const Support kind, Recognise(root, &reader));
+  DELTAEDGE_ASSIGN_OR_RETURN(const Family family, Recognise(root, &reader));
   HfConfig config;
-  if (kind == Support::kTarget) {
-    DELTAEDGE_ASSIGN_OR_RETURN(config.model, ReadTarget(root, &reader));
-  } else {
+  if (family == Family::kDFlash) {
     DELTAEDGE_ASSIGN_OR_RETURN(config.model, ReadDraft(root, options, &reader));
+  } else {
+    DELTAEDGE_ASSIGN_OR_RETURN(config.model, ReadTarget(root, family, &reader));
   }
   config.ignored_keys = std::move(reader.unknown_keys());
   if (!config.ignored_keys.empty() && !options.ignore_unknown_keys) {

@@ -15,8 +15,8 @@
 
 namespace deltaedge {
 
-// What config.json of a Qwen3.5 dense checkpoint says, in either layout: all
-// keys at top level, or within "text_config".
+// What config.json of a Qwen3.5 or Qwen3-Next checkpoint says, dense or with
+// experts, in either layout: all keys at top level, or within "text_config".
 struct HfTarget {
   TargetConfig config;  // `tied_head` is what `tied` says, or false.
   // "tie_word_embeddings", wherever it stands. Unset: the file does not say, so

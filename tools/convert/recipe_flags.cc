@@ -25,6 +25,9 @@ ABSL_FLAG(std::string, head, "",
 ABSL_FLAG(std::string, gdn, "",
           "type of the projections into and out of gated delta layers. "
           "Default: as --weights");
+ABSL_FLAG(std::string, experts, "",
+          "type of the experts among which a token chooses. Default: as "
+          "--weights");
 
 namespace deltaedge {
 namespace {
@@ -48,6 +51,9 @@ absl::StatusOr<WeightRecipe> RecipeFromFlags() {
   }
   if (const std::string gdn = absl::GetFlag(FLAGS_gdn); !gdn.empty()) {
     DELTAEDGE_ASSIGN_OR_RETURN(recipe.gdn, Parse("gdn", gdn));
+  }
+  if (const std::string type = absl::GetFlag(FLAGS_experts); !type.empty()) {
+    DELTAEDGE_ASSIGN_OR_RETURN(recipe.experts, Parse("experts", type));
   }
   return recipe;
 }

@@ -59,7 +59,18 @@ constexpr NamePair kTargetNames[] = {
     {"mlp.gate", "mlp.gate_proj.weight", TensorChange::kNone},
     {"mlp.up", "mlp.up_proj.weight", TensorChange::kNone},
     {"mlp.down", "mlp.down_proj.weight", TensorChange::kNone},
+    {"moe.router", "mlp.gate.weight", TensorChange::kNone},
+    {"moe.shared_router", "mlp.shared_expert_gate.weight", TensorChange::kNone},
+    {"moe.shared.gate", "mlp.shared_expert.gate_proj.weight",
+     TensorChange::kNone},
+    {"moe.shared.up", "mlp.shared_expert.up_proj.weight", TensorChange::kNone},
+    {"moe.shared.down", "mlp.shared_expert.down_proj.weight",
+     TensorChange::kNone},
 };
+
+// Qwen3-Next's names for what other checkpoints have apart.
+constexpr char kInterleaved[] = "in_proj_qkvz.weight";
+constexpr char kInterleavedGates[] = "in_proj_ba.weight";
 
 // The norms of a draft have plain gains.
 constexpr NamePair kDraftNames[] = {
@@ -137,6 +148,15 @@ std::string ExpectedShape(const TensorSpec& spec, TensorChange change) {
   return ShapeText(shape);
 }
 
+// "layers.3." and what follows; "" and the name if it is of no layer.
+std::pair<absl::string_view, absl::string_view> SplitLayer(
+    absl::string_view name) {
+  constexpr absl::string_view kLayers = "layers.";
+  if (!absl::StartsWith(name, kLayers)) return {"", name};
+  const size_t end = name.find('.', kLayers.size()) + 1;
+  return {name.substr(0, end), name.substr(end)};
+}
+
 // Fills one TensorMap.
 class Mapper {
  public:
@@ -146,13 +166,7 @@ class Mapper {
 
   // Finds the source of `spec`.
   absl::Status Add(const TensorSpec& spec) {
-    absl::string_view ours = spec.name;
-    std::string layer;
-    if (absl::ConsumePrefix(&ours, "layers.")) {
-      const size_t end = ours.find('.') + 1;
-      layer = absl::StrCat("layers.", ours.substr(0, end));
-      ours.remove_prefix(end);
-    }
+    const auto [layer, ours] = SplitLayer(spec.name);
     for (const NamePair& pair : names_) {
       if (pair.ours != ours) continue;
       return AddFrom(spec, absl::StrCat(prefix_, layer, pair.theirs),
@@ -164,26 +178,39 @@ class Mapper {
 
   absl::Status AddFrom(const TensorSpec& spec, const std::string& name,
                        TensorChange change) {
-    const SafetensorsEntry* const source = checkpoint_.Find(name);
-    if (source == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          Where(), ": tensor ", name, " is missing; its shape would be ",
-          ExpectedShape(spec, change)));
-    }
-    const std::string tensor =
-        absl::StrCat(checkpoint_.PathOf(*source), ": tensor ", name);
-    if (!Safetensors::IsFloat(*source)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(tensor, " is of type ", source->dtype,
-                       "; supported are BF16, F16 and F32"));
-    }
-    if (!ShapeFits(spec, change, source->shape)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          tensor, " has shape ", ShapeText(source->shape),
-          ", but config.json asks for ", ExpectedShape(spec, change)));
-    }
-    map_.tensors.push_back({spec, name, source, change});
-    used_.insert(name);
+    DELTAEDGE_ASSIGN_OR_RETURN(const SafetensorsEntry* const source,
+                               Find(
+                                   name,
+                                   [&](const std::vector<int64_t>& shape) {
+                                     return ShapeFits(spec, change, shape);
+                                   },
+                                   ExpectedShape(spec, change)));
+    map_.tensors.push_back(
+        {spec, {{name, source, 0, source->elements}}, change});
+    return absl::OkStatus();
+  }
+
+  bool Has(const std::string& name) const {
+    return checkpoint_.Find(name) != nullptr;
+  }
+
+  // Adds to `tensor` all of tensor `name`, which must be of `shape`, or its
+  // rows [first, first + rows).
+  absl::Status Append(const std::string& name,
+                      const std::vector<int64_t>& shape, MappedTensor* tensor) {
+    return AppendRows(name, shape, 0, shape[0], tensor);
+  }
+  absl::Status AppendRows(const std::string& name,
+                          const std::vector<int64_t>& shape, int64_t first,
+                          int64_t rows, MappedTensor* tensor) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        const SafetensorsEntry* const source,
+        Find(
+            name,
+            [&](const std::vector<int64_t>& theirs) { return theirs == shape; },
+            ShapeText(shape)));
+    const int64_t row = source->elements / shape[0];
+    tensor->parts.push_back({name, source, first * row, rows * row});
     return absl::OkStatus();
   }
 
@@ -215,6 +242,33 @@ class Mapper {
   }
 
  private:
+  // The tensor `name`, a float one whose shape `fits`.
+  template <class Fits>
+  absl::StatusOr<const SafetensorsEntry*> Find(const std::string& name,
+                                               const Fits& fits,
+                                               const std::string& shape) {
+    const SafetensorsEntry* const source = checkpoint_.Find(name);
+    if (source == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Where(), ": tensor ", name,
+                       " is missing; its shape would be ", shape));
+    }
+    const std::string tensor =
+        absl::StrCat(checkpoint_.PathOf(*source), ": tensor ", name);
+    if (!Safetensors::IsFloat(*source)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(tensor, " is of type ", source->dtype,
+                       "; supported are BF16, F16 and F32"));
+    }
+    if (!fits(source->shape)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(tensor, " has shape ", ShapeText(source->shape),
+                       ", but config.json asks for ", shape));
+    }
+    used_.insert(name);
+    return source;
+  }
+
   std::string Where() const {
     return checkpoint_.files().empty() ? "checkpoint"
                                        : checkpoint_.files()[0].path();
@@ -226,6 +280,100 @@ class Mapper {
   TensorMap map_;
   absl::btree_set<std::string> used_;
 };
+
+// Rows of the two projections that Qwen3-Next interleaves: for each key head
+// its q, its k, then v and z of its value heads; b, then a of its value heads.
+absl::Status AddInterleaved(const TensorSpec& spec, absl::string_view ours,
+                            const std::string& layer,
+                            const TargetConfig& config, Mapper* mapper) {
+  const GdnConfig& gdn = config.gdn;
+  const int64_t heads = gdn.value_heads / gdn.key_heads;  // Of a key head.
+  const int64_t keys = gdn.key_dim, values = heads * gdn.value_dim;
+  MappedTensor tensor = {spec, {}, TensorChange::kNone};
+  // `rows` of every key head, from row `first` of the `all` that it has.
+  const auto append = [&](absl::string_view name, int64_t all, int64_t first,
+                          int64_t rows) -> absl::Status {
+    for (int64_t head = 0; head < gdn.key_heads; ++head) {
+      DELTAEDGE_RETURN_IF_ERROR(
+          mapper->AppendRows(absl::StrCat(layer, "linear_attn.", name),
+                             {gdn.key_heads * all, config.hidden_size},
+                             head * all + first, rows, &tensor));
+    }
+    return absl::OkStatus();
+  };
+  const int64_t all = 2 * keys + 2 * values;
+  if (ours == "gdn.in_qkv") {
+    DELTAEDGE_RETURN_IF_ERROR(append(kInterleaved, all, 0, keys));
+    DELTAEDGE_RETURN_IF_ERROR(append(kInterleaved, all, keys, keys));
+    DELTAEDGE_RETURN_IF_ERROR(append(kInterleaved, all, 2 * keys, values));
+  } else if (ours == "gdn.in_z") {
+    DELTAEDGE_RETURN_IF_ERROR(
+        append(kInterleaved, all, 2 * keys + values, values));
+  } else {
+    DELTAEDGE_RETURN_IF_ERROR(append(kInterleavedGates, 2 * heads,
+                                     ours == "gdn.in_b" ? 0 : heads, heads));
+  }
+  mapper->map().tensors.push_back(std::move(tensor));
+  return absl::OkStatus();
+}
+
+// Experts that a checkpoint has one by one.
+absl::Status AddExperts(const TensorSpec& spec, absl::string_view ours,
+                        const std::string& layer, const TargetConfig& config,
+                        Mapper* mapper) {
+  const int64_t hidden = config.hidden_size, size = config.moe.expert_size;
+  MappedTensor tensor = {spec, {}, TensorChange::kNone};
+  for (int32_t i = 0; i < config.moe.experts; ++i) {
+    const std::string expert = absl::StrCat(layer, "mlp.experts.", i, ".");
+    if (ours == "moe.gate_up") {
+      DELTAEDGE_RETURN_IF_ERROR(mapper->Append(
+          absl::StrCat(expert, "gate_proj.weight"), {size, hidden}, &tensor));
+      DELTAEDGE_RETURN_IF_ERROR(mapper->Append(
+          absl::StrCat(expert, "up_proj.weight"), {size, hidden}, &tensor));
+    } else {
+      DELTAEDGE_RETURN_IF_ERROR(mapper->Append(
+          absl::StrCat(expert, "down_proj.weight"), {hidden, size}, &tensor));
+    }
+  }
+  mapper->map().tensors.push_back(std::move(tensor));
+  return absl::OkStatus();
+}
+
+// Experts that a checkpoint has stacked, in three dimensions.
+absl::Status AddStacked(const TensorSpec& spec, absl::string_view ours,
+                        const std::string& layer, const TargetConfig& config,
+                        Mapper* mapper) {
+  const MoeConfig& moe = config.moe;
+  MappedTensor tensor = {spec, {}, TensorChange::kNone};
+  DELTAEDGE_RETURN_IF_ERROR(
+      ours == "moe.gate_up"
+          ? mapper->Append(
+                absl::StrCat(layer, "mlp.experts.gate_up_proj"),
+                {moe.experts, 2 * moe.expert_size, config.hidden_size}, &tensor)
+          : mapper->Append(absl::StrCat(layer, "mlp.experts.down_proj"),
+                           {moe.experts, config.hidden_size, moe.expert_size},
+                           &tensor));
+  mapper->map().tensors.push_back(std::move(tensor));
+  return absl::OkStatus();
+}
+
+// A tensor of a layer, `ours` without the layer, in whichever layout is there.
+absl::Status AddOfLayer(const TensorSpec& spec, absl::string_view ours,
+                        const std::string& layer, const TargetConfig& config,
+                        Mapper* mapper) {
+  if (ours == "moe.gate_up" || ours == "moe.down") {
+    return mapper->Has(absl::StrCat(layer, "mlp.experts.0.gate_proj.weight"))
+               ? AddExperts(spec, ours, layer, config, mapper)
+               : AddStacked(spec, ours, layer, config, mapper);
+  }
+  const bool gates = ours == "gdn.in_b" || ours == "gdn.in_a";
+  if ((gates || ours == "gdn.in_qkv" || ours == "gdn.in_z") &&
+      mapper->Has(absl::StrCat(layer, "linear_attn.",
+                               gates ? kInterleavedGates : kInterleaved))) {
+    return AddInterleaved(spec, ours, layer, config, mapper);
+  }
+  return mapper->Add(spec);
+}
 
 }  // namespace
 
@@ -241,10 +389,12 @@ absl::StatusOr<TensorMap> MapTarget(const Safetensors& checkpoint,
   config->tied_head = tied.value_or(!head.has_value());
   Mapper mapper(checkpoint, kTargetNames, prefix);
   for (const TensorSpec& spec : TensorSpecs(*config)) {
+    const auto [layer, ours] = SplitLayer(spec.name);
     DELTAEDGE_RETURN_IF_ERROR(
         spec.name == "head"
             ? mapper.AddFrom(spec, head.value_or(kHead), TensorChange::kNone)
-            : mapper.Add(spec));
+            : AddOfLayer(spec, ours, absl::StrCat(prefix, layer), *config,
+                         &mapper));
   }
   if (config->tied_head && head.has_value()) {
     mapper.map().redundant_head = checkpoint.Find(*head);

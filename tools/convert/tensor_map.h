@@ -23,12 +23,19 @@ enum class TensorChange {
   kConvTaps,  // [channels, 4] to [4, channels].
 };
 
-// One tensor of the model file and where it comes from. `source` points into
-// the checkpoint.
+// Whole rows of a tensor of the checkpoint, which `source` points into.
+struct SourcePart {
+  std::string name;
+  const SafetensorsEntry* source = nullptr;
+  int64_t first = 0;     // Element.
+  int64_t elements = 0;  // Number of them.
+};
+
+// One tensor of the model file and the parts it is made of, one behind the
+// other: mostly one whole tensor.
 struct MappedTensor {
   TensorSpec spec;
-  std::string source_name;
-  const SafetensorsEntry* source = nullptr;
+  std::vector<SourcePart> parts;
   TensorChange change = TensorChange::kNone;
 };
 
@@ -49,7 +56,10 @@ struct TensorMap {
 };
 
 // Finds every tensor of a target of `config` in `checkpoint`, whatever prefix
-// its names have, and accounts for every tensor that is in it. `tied` is what
+// its names have, and accounts for every tensor that is in it. Two layouts of
+// the projections of delta layers are known, apart or interleaved by key head,
+// and two of experts, stacked or each by itself; a layer has the one whose
+// names are there. `tied` is what
 // config.json says of the head, and settles `config->tied_head`; if it says
 // nothing, the presence of a head does.
 // InvalidArgument names the tensor: missing, not known, of another shape (and

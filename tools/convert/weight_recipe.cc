@@ -36,6 +36,8 @@ WeightType WantedType(const WeightRecipe& recipe, TensorRole role) {
       return recipe.head.value_or(recipe.weights);
     case TensorRole::kGdn:
       return recipe.gdn.value_or(recipe.weights);
+    case TensorRole::kExperts:
+      return recipe.experts.value_or(recipe.weights);
     case TensorRole::kMatrix:
       break;
   }
@@ -54,7 +56,8 @@ std::string AllTypeNames() {
 absl::Status CheckRecipe(const WeightRecipe& recipe, ModelKind kind) {
   for (const WeightType type :
        {recipe.weights, recipe.head.value_or(recipe.weights),
-        recipe.gdn.value_or(recipe.weights)}) {
+        recipe.gdn.value_or(recipe.weights),
+        recipe.experts.value_or(recipe.weights)}) {
     if (std::find(std::begin(kWeightTypes), std::end(kWeightTypes), type) ==
         std::end(kWeightTypes)) {
       return absl::InvalidArgumentError(
@@ -62,10 +65,11 @@ absl::Status CheckRecipe(const WeightRecipe& recipe, ModelKind kind) {
                        " cannot be written; allowed are ", AllTypeNames()));
     }
   }
-  if (kind == ModelKind::kDraft && (recipe.head || recipe.gdn)) {
+  if (kind == ModelKind::kDraft &&
+      (recipe.head || recipe.gdn || recipe.experts)) {
     return absl::InvalidArgumentError(
-        "a draft has neither a head nor delta layers whose type could be "
-        "chosen");
+        "a draft has neither a head nor delta layers nor experts whose type "
+        "could be chosen");
   }
   return absl::OkStatus();
 }
@@ -139,6 +143,8 @@ absl::string_view TensorRoleName(TensorRole role) {
       return "embedding, head";
     case TensorRole::kGdn:
       return "delta layers";
+    case TensorRole::kExperts:
+      return "experts";
     case TensorRole::kMatrix:
       break;
   }

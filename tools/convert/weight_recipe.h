@@ -28,6 +28,9 @@ struct WeightRecipe {
   // Projections into and out of gated delta layers. Unset: as `weights`.
   // Targets only.
   std::optional<WeightType> gdn;
+  // Experts among which a token chooses. Unset: as `weights`. Targets only, and
+  // of no effect on those without experts.
+  std::optional<WeightType> experts = {};
 };
 
 // InvalidArgument: a type that a file cannot hold, or one for a part that a

@@ -78,20 +78,33 @@ Json ConfigJson(const TargetConfig& config) {
     layers.push_back(kind == LayerKind::kGatedDeltaNet ? "gated_delta"
                                                        : "attention");
   }
-  return {{"vocab_size", config.vocab_size},
-          {"hidden_size", config.hidden_size},
-          {"intermediate_size", config.intermediate_size},
-          {"max_context", config.max_context},
-          {"rms_norm_eps", config.rms_norm_eps},
-          {"tied_head", config.tied_head},
-          {"gdn",
-           {{"key_heads", config.gdn.key_heads},
-            {"value_heads", config.gdn.value_heads},
-            {"key_dim", config.gdn.key_dim},
-            {"value_dim", config.gdn.value_dim},
-            {"conv_width", config.gdn.conv_width}}},
-          {"attention", AttentionJson(config.attention)},
-          {"layers", layers}};
+  Json json = {{"vocab_size", config.vocab_size},
+               {"hidden_size", config.hidden_size},
+               {"intermediate_size", config.intermediate_size},
+               {"max_context", config.max_context},
+               {"rms_norm_eps", config.rms_norm_eps},
+               {"tied_head", config.tied_head},
+               {"gdn",
+                {{"key_heads", config.gdn.key_heads},
+                 {"value_heads", config.gdn.value_heads},
+                 {"key_dim", config.gdn.key_dim},
+                 {"value_dim", config.gdn.value_dim},
+                 {"conv_width", config.gdn.conv_width}}},
+               {"attention", AttentionJson(config.attention)},
+               {"layers", layers}};
+  if (config.moe.experts == 0) return json;
+  const MoeConfig& moe = config.moe;
+  Json kinds = Json::array();
+  for (const bool sparse : moe.layers) {
+    kinds.push_back(sparse ? "experts" : "dense");
+  }
+  json["moe"] = {{"experts", moe.experts},
+                 {"experts_per_token", moe.experts_per_token},
+                 {"expert_size", moe.expert_size},
+                 {"shared_size", moe.shared_size},
+                 {"normalise", moe.normalise},
+                 {"layers", kinds}};
+  return json;
 }
 
 Json ConfigJson(const DraftConfig& config) {

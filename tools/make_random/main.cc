@@ -39,8 +39,8 @@
 #include "tools/make_random/shapes.h"
 
 ABSL_FLAG(std::string, shape, "",
-          "sizes of a published model: qwen3.5-0.8b, -2b, -4b, -9b or -27b. "
-          "This or --config is required");
+          "sizes of a published model: qwen3.5-0.8b, -2b, -4b, -9b, -27b or "
+          "-35b-a3b, or qwen3-next-80b-a3b. This or --config is required");
 ABSL_FLAG(bool, draft, false,
           "with --shape: the DFlash draft for that model, of the one in "
           "--target");
@@ -164,6 +164,8 @@ absl::Status Run(const std::vector<char*>& arguments) {
     }
     auto& target = std::get<HfTarget>(config.model);
     DELTAEDGE_RETURN_IF_ERROR(Adjust(&target.config));
+    KeepLayers(static_cast<int32_t>(target.config.layers.size()),
+               &target.config);
     options.stop_tokens = target.eos_tokens;
     DELTAEDGE_RETURN_IF_ERROR(MakeRandomTarget(target.config, output, options));
   }

@@ -17,6 +17,7 @@ namespace deltaedge {
 namespace {
 
 using ::deltaedge::testing::TinyDraft;
+using ::deltaedge::testing::TinyMoeTarget;
 using ::deltaedge::testing::TinyTarget;
 using ::testing::HasSubstr;
 
@@ -89,6 +90,49 @@ TEST(ConfigTest, EveryFieldOfATargetIsBounded) {
       {"name", [](C* c) { c->name.assign(kMaxModelNameBytes + 1, 'x'); }},
   };
   for (const Case<C>& c : cases) ExpectRefused(sound, c);
+}
+
+TEST(ConfigTest, EveryFieldOfAMixtureIsBounded) {
+  using C = TargetConfig;
+  C sound = TinyMoeTarget().target;
+  ASSERT_EQ(Validate(sound), absl::OkStatus());
+  for (const int32_t bad : {0, -1, kLowest, kHuge}) {
+    const Case<C> cases[] = {
+        {"moe.experts", [=](C* c) { c->moe.experts = bad; }},
+        {"moe.experts_per_token",
+         [=](C* c) { c->moe.experts_per_token = bad; }},
+        {"moe.expert_size", [=](C* c) { c->moe.expert_size = bad; }},
+        {"moe.shared_size", [=](C* c) { c->moe.shared_size = bad; }},
+        // One layer has an MLP.
+        {"intermediate_size", [=](C* c) { c->intermediate_size = bad; }},
+    };
+    for (const Case<C>& c : cases) ExpectRefused(sound, c);
+  }
+  const Case<C> cases[] = {
+      {"moe.experts is 1025", [](C* c) { c->moe.experts = kMaxExperts + 1; }},
+      {"moe.experts_per_token is 4, allowed are 1 to 3",
+       [](C* c) { c->moe.experts_per_token = 4; }},
+      {"moe.expert_size",
+       [](C* c) { c->moe.expert_size = kMaxExpertSize + 1; }},
+      {"moe.layers has 3 entries, allowed are 2",
+       [](C* c) { c->moe.layers.push_back(true); }},
+      {"moe.layers has 0 entries", [](C* c) { c->moe.layers.clear(); }},
+      {"no layer with experts",
+       [](C* c) {
+         c->moe.layers = {false, false};
+       }},
+      {"intermediate_size is 6, allowed are 0 to 0",
+       [](C* c) {
+         c->moe.layers = {true, true};
+       }},
+  };
+  for (const Case<C>& c : cases) ExpectRefused(sound, c);
+  sound.moe.layers = {true, true};
+  sound.intermediate_size = 0;
+  EXPECT_EQ(Validate(sound), absl::OkStatus());
+  EXPECT_TRUE(sound.has_experts(1));
+  EXPECT_FALSE(TinyMoeTarget().target.has_experts(1));
+  EXPECT_FALSE(TinyTarget().target.has_experts(0));
 }
 
 TEST(ConfigTest, EveryFieldOfADraftIsBounded) {
@@ -176,6 +220,16 @@ TEST(ConfigTest, LargestSizesFit) {
             int64_t{kMaxHeads} * (2 * kMaxKeyDim + kMaxHeadDim));
   EXPECT_EQ(int64_t{2 * config.attention.queries()},
             int64_t{2} * kMaxHeads * kMaxHeadDim);
+
+  config.moe.experts = config.moe.experts_per_token = kMaxExperts;
+  config.moe.expert_size = kMaxExpertSize;
+  config.moe.shared_size = kMaxWidth;
+  config.moe.layers = {true, false};
+  ASSERT_EQ(Validate(config), absl::OkStatus());
+  EXPECT_EQ(int64_t{config.moe.experts * 2 * config.moe.expert_size},
+            int64_t{kMaxExperts} * 2 * kMaxExpertSize);
+  EXPECT_EQ(int64_t{config.moe.experts * config.hidden_size},
+            int64_t{kMaxExperts} * kMaxWidth);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ namespace deltaedge {
 namespace {
 
 using ::deltaedge::testing::TinyDraft;
+using ::deltaedge::testing::TinyMoeTarget;
 using ::deltaedge::testing::TinyTarget;
 
 const std::vector<float> kNorm = {1, 2, 3, 4};
@@ -37,6 +38,7 @@ uint64_t OfDraft(const ModelContents& contents) {
 TEST(FingerprintTest, IsStable) {
   EXPECT_EQ(OfTarget(TinyTarget()), 0xfd4e835042167cd6u);
   EXPECT_EQ(OfDraft(TinyDraft()), 0x7fedb247966712d0u);
+  EXPECT_EQ(OfTarget(TinyMoeTarget()), 0x18dd4fdac0cd2c6bu);
 }
 
 TEST(FingerprintTest, EverythingThatCountsChangesIt) {
@@ -84,6 +86,26 @@ TEST(FingerprintTest, EverythingThatCountsChangesIt) {
     EXPECT_TRUE(seen.insert(TargetFingerprint(sound.target, sound.tokenizer,
                                               values[0], values[1], values[2]))
                     .second);
+  }
+}
+
+TEST(FingerprintTest, EverythingOfAMixtureChangesIt) {
+  using C = ModelContents;
+  const std::vector<std::function<void(C*)>> changes = {
+      [](C* c) { c->target.moe = MoeConfig(); },
+      [](C* c) { c->target.moe.experts++; },
+      [](C* c) { c->target.moe.experts_per_token--; },
+      [](C* c) { c->target.moe.expert_size++; },
+      [](C* c) { c->target.moe.shared_size++; },
+      [](C* c) { c->target.moe.normalise = false; },
+      [](C* c) { c->target.moe.layers[1] = true; },
+      [](C* c) { c->target.moe.layers[0] = false; },
+  };
+  std::set<uint64_t> seen = {OfTarget(TinyMoeTarget())};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    C contents = TinyMoeTarget();
+    changes[i](&contents);
+    EXPECT_TRUE(seen.insert(OfTarget(contents)).second) << i;
   }
 }
 

@@ -43,6 +43,7 @@ using ::deltaedge::testing::SegmentBytes;
 using ::deltaedge::testing::Specs;
 using ::deltaedge::testing::TempPath;
 using ::deltaedge::testing::TinyDraft;
+using ::deltaedge::testing::TinyMoeTarget;
 using ::deltaedge::testing::TinyTarget;
 using ::deltaedge::testing::TinyWideTarget;
 using ::deltaedge::testing::WriteFile;
@@ -100,7 +101,9 @@ float TouchWeights(const ModelFile& file) {
              layer.gdn.conv[4 * target.gdn.conv_channels() - 1] +
              layer.gdn.norm[target.gdn.value_dim - 1];
     }
-    sum += Touch(layer.mlp);
+    sum += Touch(layer.mlp) + Touch(layer.moe.router) +
+           Touch(layer.moe.shared_router) + Touch(layer.moe.gate_up) +
+           Touch(layer.moe.down) + Touch(layer.moe.shared);
   }
   const DraftConfig& draft = file.draft_config();
   sum += Touch(file.draft_weights().fc);
@@ -242,6 +245,11 @@ TEST(ModelDamageTest, EveryByteOfADraftsHeaderAndIndexFlipped) {
 
 TEST(ModelDamageTest, EveryByteOfAQuantisedHeaderAndIndexFlipped) {
   FlipEveryByteOfHeaderAndIndex(QuantisedFile());
+}
+
+TEST(ModelDamageTest, EveryByteOfAMixturesHeaderAndIndexFlipped) {
+  FlipEveryByteOfHeaderAndIndex(
+      TinyFile(TinyMoeTarget(), QuantisedSpecs(TinyMoeTarget())));
 }
 
 // From byte `begin` on, `step` to the next outside of the long padding.
@@ -540,6 +548,40 @@ TEST(ModelDamageTest, ForgedTargets) {
       });
 }
 
+TEST(ModelDamageTest, ForgedMixtures) {
+  using I = ModelIndex;
+  ExpectForgeriesFound(
+      TinyMoeTarget(),
+      {
+          {"is labelled Qwen35Dense",
+           [](I* i) { i->contents.target.moe.experts = -3; }},
+          {"moe.experts is 2000000",
+           [](I* i) { i->contents.target.moe.experts = 2000000; }},
+          {"moe.experts_per_token is 4",
+           [](I* i) { i->contents.target.moe.experts_per_token = 4; }},
+          {"moe.expert_size is 0",
+           [](I* i) { i->contents.target.moe.expert_size = 0; }},
+          {"moe.shared_size is 0",
+           [](I* i) { i->contents.target.moe.shared_size = 0; }},
+          {"moe.layers has 1 entries",
+           [](I* i) { i->contents.target.moe.layers = {true}; }},
+          {"no layer with experts",
+           [](I* i) {
+             i->contents.target.moe.layers = {false, false};
+           }},
+          {"intermediate_size is 6",
+           [](I* i) {
+             i->contents.target.moe.layers = {true, true};
+           }},
+          {"'layers.0.moe.router' is [3, 32], the config makes it [4, 32]",
+           [](I* i) { i->contents.target.moe.experts = 4; }},
+          {"'layers.0.moe.gate_up' is [30, 32], the config makes it [36, 32]",
+           [](I* i) { i->contents.target.moe.expert_size = 6; }},
+          {"does not belong",
+           [](I* i) { i->contents.target.moe = MoeConfig(); }},
+      });
+}
+
 TEST(ModelDamageTest, ForgedTokenizers) {
   using I = ModelIndex;
   ExpectForgeriesFound(
@@ -691,6 +733,13 @@ TEST(ModelDamageTest, UnknownAndNewerKinds) {
     EXPECT_EQ(StatusWithField(TinyTarget(), field, 200).code(),
               absl::StatusCode::kUnimplemented);
   }
+  const Field follows = [](const schema::Index& i) {
+    return i.target()->moe()->layers()->Data();
+  };
+  EXPECT_EQ(StatusWithField(TinyMoeTarget(), follows, 0).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(StatusWithField(TinyMoeTarget(), follows, 200).code(),
+            absl::StatusCode::kUnimplemented);
   const Field mask = [](const schema::Index& i) {
     return FieldOf(i.draft(), schema::DraftConfig::VT_SLIDING_MASK);
   };
@@ -702,6 +751,11 @@ TEST(ModelDamageTest, UnknownAndNewerKinds) {
   EXPECT_EQ(StatusWithField(TinyTarget(), target_fields[0], 2).code(),
             absl::StatusCode::kDataLoss);
   EXPECT_EQ(StatusWithField(TinyTarget(), target_fields[1], 2).code(),
+            absl::StatusCode::kDataLoss);
+  // The architecture and what is there must agree.
+  EXPECT_EQ(StatusWithField(TinyTarget(), target_fields[1], 3).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(StatusWithField(TinyMoeTarget(), target_fields[1], 1).code(),
             absl::StatusCode::kDataLoss);
 }
 

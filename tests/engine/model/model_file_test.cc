@@ -44,6 +44,7 @@ using ::deltaedge::testing::Specs;
 using ::deltaedge::testing::TempPath;
 using ::deltaedge::testing::TinyBytes;
 using ::deltaedge::testing::TinyDraft;
+using ::deltaedge::testing::TinyMoeTarget;
 using ::deltaedge::testing::TinyParts;
 using ::deltaedge::testing::TinyTarget;
 using ::deltaedge::testing::TinyValues;
@@ -362,6 +363,54 @@ TEST(ModelFileTest, QuantisedMatricesComeBackAsTheyWereWritten) {
     }
   }
   EXPECT_EQ(quantised, 11);
+}
+
+TEST(ModelFileTest, MixtureComesBackAsItWasWritten) {
+  const std::string path = TempPath("moe.gdn");
+  const ModelContents contents = TinyMoeTarget();
+  ASSERT_EQ(WriteTinyModel(path, contents, QuantisedSpecs(contents), 1),
+            absl::OkStatus());
+  const auto opened = ModelFile::Open(path, ModelFile::Verify::kChecksums);
+  ASSERT_EQ(opened.status(), absl::OkStatus());
+  const TargetConfig& config = (*opened)->target_config();
+  EXPECT_EQ(config.intermediate_size, 6);
+  EXPECT_EQ(config.moe.experts, 3);
+  EXPECT_EQ(config.moe.experts_per_token, 2);
+  EXPECT_EQ(config.moe.expert_size, 5);
+  EXPECT_EQ(config.moe.shared_size, 7);
+  EXPECT_TRUE(config.moe.normalise);
+  EXPECT_EQ(config.moe.layers, (std::vector<bool>{true, false}));
+
+  const TargetLayerWeights& sparse = (*opened)->target_weights().layers[0];
+  const TargetLayerWeights& dense = (*opened)->target_weights().layers[1];
+  EXPECT_EQ(sparse.mlp.gate.data, nullptr);
+  EXPECT_EQ(dense.moe.router.data, nullptr);
+  EXPECT_EQ(dense.mlp.up.rows, 6);
+  const MoeWeights& moe = sparse.moe;
+  const auto expect = [](const MatrixView& view, WeightType type, int rows,
+                         int cols) {
+    EXPECT_EQ(view.type, type);
+    EXPECT_EQ(view.rows, rows);
+    EXPECT_EQ(view.cols, cols);
+    EXPECT_NE(view.data, nullptr);
+  };
+  expect(moe.router, WeightType::kF32, 3, 32);
+  expect(moe.shared_router, WeightType::kF32, 1, 32);
+  expect(moe.gate_up, WeightType::kQ4, 3 * 2 * 5, 32);
+  expect(moe.down, WeightType::kQ8, 3 * 32, 5);
+  expect(moe.shared.gate, WeightType::kF32, 7, 32);
+  expect(moe.shared.up, WeightType::kF32, 7, 32);
+  expect(moe.shared.down, WeightType::kQ8W, 32, 7);
+  // A model whose layers all have experts has no MLP.
+  ModelContents all = contents;
+  all.target.moe.layers = {true, true};
+  all.target.moe.normalise = false;
+  all.target.intermediate_size = 0;
+  ASSERT_EQ(WriteTinyModel(path, all, 1), absl::OkStatus());
+  const auto again = ModelFile::Open(path);
+  ASSERT_EQ(again.status(), absl::OkStatus());
+  EXPECT_FALSE((*again)->target_config().moe.normalise);
+  EXPECT_EQ((*again)->target_weights().layers[1].moe.down.rows, 3 * 32);
 }
 
 // A tied head is one matrix, whatever its type.

@@ -18,6 +18,7 @@ namespace deltaedge {
 namespace {
 
 using ::deltaedge::testing::TinyDraft;
+using ::deltaedge::testing::TinyMoeTarget;
 using ::deltaedge::testing::TinyTarget;
 
 constexpr int32_t kHuge = std::numeric_limits<int32_t>::max();
@@ -90,6 +91,13 @@ TEST(TensorListTest, RolesOfTensors) {
   EXPECT_EQ(role(target, "layers.1.attention.q"), TensorRole::kMatrix);
   EXPECT_EQ(role(target, "layers.1.mlp.down"), TensorRole::kMatrix);
   EXPECT_EQ(role(target, "final_norm"), TensorRole::kFloat);
+  const auto moe = TensorSpecs(TinyMoeTarget().target);
+  EXPECT_EQ(role(moe, "layers.0.moe.router"), TensorRole::kFloat);
+  EXPECT_EQ(role(moe, "layers.0.moe.shared_router"), TensorRole::kFloat);
+  EXPECT_EQ(role(moe, "layers.0.moe.gate_up"), TensorRole::kExperts);
+  EXPECT_EQ(role(moe, "layers.0.moe.down"), TensorRole::kExperts);
+  EXPECT_EQ(role(moe, "layers.0.moe.shared.up"), TensorRole::kMatrix);
+  EXPECT_EQ(role(moe, "layers.1.mlp.up"), TensorRole::kMatrix);
   const auto draft = TensorSpecs(TinyDraft().draft);
   EXPECT_EQ(role(draft, "fc"), TensorRole::kMatrix);
   EXPECT_EQ(role(draft, "layers.0.attention.out"), TensorRole::kMatrix);
@@ -119,6 +127,7 @@ void ExpectEachSlotOnce(const Slots& slots) {
 TEST(TensorListTest, SlotsAreApart) {
   TargetWeights target;
   ExpectEachSlotOnce(TensorSlots(TinyTarget().target, &target));
+  ExpectEachSlotOnce(TensorSlots(TinyMoeTarget().target, &target));
   DraftWeights draft;
   ExpectEachSlotOnce(TensorSlots(TinyDraft().draft, &draft));
 }
@@ -142,6 +151,20 @@ TEST(TensorListTest, PublishedSizes) {
   }
   EXPECT_EQ(TensorSpecs(config).size(), 320u);
   EXPECT_EQ(bytes, int64_t{4} * 752393024);  // Qwen3.5-0.8B
+
+  config.hidden_size = 2048;
+  config.intermediate_size = 0;
+  config.tied_head = false;
+  config.gdn.value_heads = 32;
+  config.attention.query_heads = 16;
+  config.layers.insert(config.layers.end(), config.layers.begin(),
+                       config.layers.begin() + 16);
+  config.moe = {256, 8, 512, 512, true, std::vector<bool>(40, true)};
+  bytes = 0;
+  for (const TensorSpec& spec : TensorSpecs(config)) {
+    bytes += *TensorBytes(spec.type, spec.shape);
+  }
+  EXPECT_EQ(bytes, int64_t{4} * 34660610688);  // Qwen3.5-35B-A3B
 
   DraftConfig draft;
   draft.vocab_size = 248320;

@@ -99,6 +99,18 @@ ModelContents TinyWideTarget() {
   return contents;
 }
 
+ModelContents TinyMoeTarget() {
+  ModelContents contents = TinyWideTarget();
+  contents.target.name = "tiny with experts";
+  contents.target.moe.experts = 3;
+  contents.target.moe.experts_per_token = 2;
+  contents.target.moe.expert_size = 5;
+  contents.target.moe.shared_size = 7;
+  contents.target.moe.normalise = true;
+  contents.target.moe.layers = {true, false};
+  return contents;
+}
+
 ModelContents TinyDraft() {
   ModelContents contents;
   contents.kind = ModelKind::kDraft;
@@ -141,6 +153,9 @@ std::vector<TensorSpec> QuantisedSpecs(const ModelContents& contents) {
       {"layers.1.attention.q", WeightType::kQ8W},
       {"layers.1.attention.k", WeightType::kQ8W},
       {"layers.1.attention.v", WeightType::kQ8W},
+      {"layers.0.moe.gate_up", WeightType::kQ4},
+      {"layers.0.moe.down", WeightType::kQ8},
+      {"layers.0.moe.shared.down", WeightType::kQ8W},
       {"head", WeightType::kQ8},
   };
   std::vector<TensorSpec> specs = Specs(contents);

@@ -32,10 +32,16 @@ inline constexpr uint64_t kTinyDraftFingerprint = 0xfedcba9876543210;
 ModelContents TinyWideTarget();
 inline constexpr uint64_t kTinyWideFingerprint = 0x02468ace13579bdf;
 
+// TinyWideTarget() with three experts in the first layer, of which a token
+// chooses two.
+ModelContents TinyMoeTarget();
+inline constexpr uint64_t kTinyMoeFingerprint = 0x13579bdf02468ace;
+
 // All kF32.
 std::vector<TensorSpec> Specs(const ModelContents& contents);
 
-// For TinyWideTarget(): types of every kind, kQ4 where the columns allow it.
+// For TinyWideTarget() and TinyMoeTarget(): types of every kind, kQ4 where the
+// columns allow it.
 std::vector<TensorSpec> QuantisedSpecs(const ModelContents& contents);
 
 // Element `i` of the tensor announced as number `tensor`: tensor + i / 16,

@@ -135,7 +135,8 @@ TEST(ConvertTest, BothLayoutsGiveTheSameFile) {
   const TempFolder folder;
   const std::pair<const char*, const char*> pairs[] = {
       {"tiny-qwen35", "tiny-qwen35-published"},
-      {"tiny-qwen35-untied", "tiny-qwen35-untied-published"}};
+      {"tiny-qwen35-untied", "tiny-qwen35-untied-published"},
+      {"tiny-qwen35moe", "tiny-qwen35moe-published"}};
   for (const auto& [plain, published] : pairs) {
     const auto a = Convert(Golden(plain), folder / "a.gdn");
     const auto b = Convert(Golden(published), folder / "b.gdn");
@@ -235,6 +236,81 @@ TEST(ConvertTest, StoresWhatTheCheckpointMeans) {
         ASSERT_EQ(layer.gdn.conv[tap * channels + channel],
                   taps[channel * 4 + tap]);
       }
+    }
+  }
+}
+
+// Of a Qwen3-Next layer, by hand: two key heads of two components, each with
+// two value heads of one component.
+TEST(ConvertTest, InterleavedProjectionsAreRegrouped) {
+  Checkpoint next = Checkpoint::Read(Golden("tiny-qwen3next-dense"));
+  next.config["linear_num_key_heads"] = 2;
+  next.config["linear_num_value_heads"] = 4;
+  next.config["linear_key_head_dim"] = 2;
+  next.config["linear_value_head_dim"] = 1;
+  // Row r holds r everywhere. Of a key head: q q k k v v z z; b b a a.
+  const auto rows = [](int count) {
+    std::vector<float> values(count * 64);
+    for (int i = 0; i < count * 64; ++i) values[i] = static_cast<float>(i / 64);
+    return values;
+  };
+  for (const int layer : {0, 1, 2}) {
+    const std::string mixer =
+        absl::StrCat("model.layers.", layer, ".linear_attn.");
+    next.Add(mixer + "in_proj_qkvz.weight", {16, 64}, rows(16));
+    next.Add(mixer + "in_proj_ba.weight", {8, 64}, rows(8));
+    next.Add(mixer + "conv1d.weight", {12, 1, 4}, std::vector<float>(48));
+    next.Add(mixer + "norm.weight", {1}, {1});
+    next.Add(mixer + "out_proj.weight", {64, 4}, std::vector<float>(256));
+  }
+  const TempFolder folder;
+  next.Write(folder);
+  const auto summary = Convert(folder.path(), folder / "a.gdn");
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const auto file = Open(folder / "a.gdn");
+  const GdnWeights& gdn = file->target_weights().layers[0].gdn;
+  const auto order = [](const MatrixView& matrix) {
+    std::vector<int> rows;
+    for (int i = 0; i < matrix.rows; ++i) {
+      rows.push_back(static_cast<int>(matrix.f32()[i * matrix.cols + 5]));
+    }
+    return rows;
+  };
+  EXPECT_THAT(order(gdn.in_qkv),
+              ElementsAre(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13));
+  EXPECT_THAT(order(gdn.in_z), ElementsAre(6, 7, 14, 15));
+  EXPECT_THAT(order(gdn.in_b), ElementsAre(0, 1, 4, 5));
+  EXPECT_THAT(order(gdn.in_a), ElementsAre(2, 3, 6, 7));
+  EXPECT_EQ(summary->parameters * 4, summary->source_bytes);
+  EXPECT_EQ(summary->parameters * 4, file->weight_bytes());
+}
+
+TEST(ConvertTest, StoresExpertsAsTheyAre) {
+  const TempFolder folder;
+  const Checkpoint source = Checkpoint::Read(Golden("tiny-qwen3next-moe"));
+  ASSERT_TRUE(Convert(Golden("tiny-qwen3next-moe"), folder / "a.gdn").ok());
+  const auto file = Open(folder / "a.gdn");
+  const TargetWeights& weights = file->target_weights();
+  EXPECT_EQ(weights.layers[1].moe.router.data, nullptr);
+  EXPECT_NE(weights.layers[1].mlp.gate.data, nullptr);
+  for (const int layer : {0, 2, 3}) {
+    const MoeWeights& moe = weights.layers[layer].moe;
+    const std::string mlp = absl::StrCat("model.layers.", layer, ".mlp.");
+    const auto expect = [&](const float* ours, const std::string& name) {
+      const std::vector<float>& theirs = source.values.at(mlp + name);
+      EXPECT_TRUE(std::equal(theirs.begin(), theirs.end(), ours)) << name;
+    };
+    expect(moe.router.f32(), "gate.weight");
+    expect(moe.shared_router.f32(), "shared_expert_gate.weight");
+    expect(moe.shared.gate.f32(), "shared_expert.gate_proj.weight");
+    expect(moe.shared.up.f32(), "shared_expert.up_proj.weight");
+    expect(moe.shared.down.f32(), "shared_expert.down_proj.weight");
+    for (int e = 0; e < 8; ++e) {
+      const std::string expert = absl::StrCat("experts.", e, ".");
+      expect(moe.gate_up.f32() + e * 2 * 32 * 64, expert + "gate_proj.weight");
+      expect(moe.gate_up.f32() + (e * 2 + 1) * 32 * 64,
+             expert + "up_proj.weight");
+      expect(moe.down.f32() + e * 64 * 32, expert + "down_proj.weight");
     }
   }
 }
@@ -449,6 +525,51 @@ TEST(ConvertTest, ColumnsThatQ4CannotHaveAreQ8AndItSaysSo) {
   }
 }
 
+// One by one as Qwen3-Next has them, or stacked as Qwen3.5 does: the same file.
+TEST(ConvertTest, ExpertsInEitherLayoutGiveTheSameFile) {
+  const TempFolder folder, singly;
+  Checkpoint checkpoint = Checkpoint::Read(Golden("tiny-qwen35moe"));
+  for (int layer = 0; layer < 4; ++layer) {
+    const std::string experts =
+        absl::StrCat("model.layers.", layer, ".mlp.experts.");
+    const std::vector<float> gate_up =
+        checkpoint.values.at(experts + "gate_up_proj");
+    const std::vector<float> down = checkpoint.values.at(experts + "down_proj");
+    for (int e = 0; e < 8; ++e) {
+      const auto part = [&](const std::vector<float>& all, int begin) {
+        return std::vector<float>(all.begin() + begin,
+                                  all.begin() + begin + 32 * 64);
+      };
+      const std::string expert = absl::StrCat(experts, e, ".");
+      checkpoint.Add(expert + "gate_proj.weight", {32, 64},
+                     part(gate_up, e * 2 * 32 * 64));
+      checkpoint.Add(expert + "up_proj.weight", {32, 64},
+                     part(gate_up, (e * 2 + 1) * 32 * 64));
+      checkpoint.Add(expert + "down_proj.weight", {64, 32},
+                     part(down, e * 64 * 32));
+    }
+    checkpoint.Remove(experts + "gate_up_proj");
+    checkpoint.Remove(experts + "down_proj");
+  }
+  checkpoint.Write(singly);
+  WeightRecipe recipe;
+  recipe.weights = WeightType::kQ8;
+  recipe.experts = WeightType::kQ4;
+  const auto a = ConvertAs(recipe, Golden("tiny-qwen35moe"), folder / "a.gdn");
+  const auto b = ConvertAs(recipe, singly.path(), folder / "b.gdn");
+  ASSERT_TRUE(a.ok()) << a.status();
+  ASSERT_TRUE(b.ok()) << b.status();
+  EXPECT_TRUE(ReadBytes(folder / "a.gdn") == ReadBytes(folder / "b.gdn"));
+  EXPECT_EQ(a->parameters, b->parameters);
+  EXPECT_EQ(a->source_bytes, b->source_bytes);
+  const auto file = Open(folder / "a.gdn");
+  const MoeWeights& moe = file->target_weights().layers[0].moe;
+  EXPECT_EQ(moe.gate_up.type, WeightType::kQ4);
+  EXPECT_EQ(moe.down.type, WeightType::kQ4);
+  EXPECT_EQ(moe.shared.up.type, WeightType::kQ8);
+  EXPECT_EQ(moe.router.type, WeightType::kF32);
+}
+
 TEST(ConvertTest, DraftOfEitherGenerationGivesTheSameFile) {
   const TempFolder folder;
   ASSERT_TRUE(Convert(Golden("tiny-qwen35"), folder / "t.gdn").ok());
@@ -570,6 +691,66 @@ TEST(ConvertTest, RefusesEveryMissingTensor) {
     EXPECT_THAT(error, HasSubstr("is missing"));
     EXPECT_THAT(error, HasSubstr(item.first));
   }
+}
+
+TEST(ConvertTest, RefusesMixturesByTensor) {
+  const std::string layer = "model.layers.2.";
+  const Checkpoint next = Checkpoint::Read(Golden("tiny-qwen3next-moe"));
+  Checkpoint bad = next;
+  bad.Remove(layer + "mlp.experts.7.up_proj.weight");
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("mlp.experts.7.up_proj.weight is missing; its shape "
+                        "would be [32, 64]"));
+  bad = next;
+  bad.Remove(layer + "mlp.gate.weight");
+  EXPECT_THAT(ErrorOf(bad), HasSubstr("mlp.gate.weight is missing"));
+  bad = next;
+  bad.Remove(layer + "linear_attn.in_proj_ba.weight");
+  EXPECT_THAT(ErrorOf(bad), HasSubstr("in_proj_b.weight is missing"));
+  bad = next;
+  bad.shapes[layer + "linear_attn.in_proj_qkvz.weight"] = {96, 128};
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("in_proj_qkvz.weight has shape [96, 128], but "
+                        "config.json asks for [192, 64]"));
+  bad = next;
+  bad.shapes[layer + "mlp.experts.3.down_proj.weight"] = {32, 64};
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("mlp.experts.3.down_proj.weight has shape [32, 64]"));
+  bad = next;  // One more than the config says.
+  bad.config["num_experts"] = 7;
+  bad.config["mlp_only_layers"] = {0, 1, 3};
+  for (const int dense : {0, 3}) {
+    const std::string mlp = absl::StrCat("model.layers.", dense, ".mlp.");
+    bad.Add(mlp + "gate_proj.weight", {128, 64}, std::vector<float>(128 * 64));
+    bad.Add(mlp + "up_proj.weight", {128, 64}, std::vector<float>(128 * 64));
+    bad.Add(mlp + "down_proj.weight", {64, 128}, std::vector<float>(128 * 64));
+  }
+  EXPECT_THAT(ErrorOf(bad), HasSubstr("mlp.gate.weight has shape [8, 64], but "
+                                      "config.json asks for [7, 64]"));
+  bad = next;
+  bad.values[layer + "mlp.experts.5.gate_proj.weight"][9] = INFINITY;
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("mlp.experts.5.gate_proj.weight gives inf at element "
+                        "9"));
+  bad = next;
+  bad.values[layer + "linear_attn.in_proj_qkvz.weight"][100 * 64 + 3] = NAN;
+  EXPECT_THAT(ErrorOf(bad), HasSubstr("in_proj_qkvz.weight gives nan at "
+                                      "element 6403"));
+
+  const Checkpoint stacked = Checkpoint::Read(Golden("tiny-qwen35moe"));
+  bad = stacked;
+  bad.Remove(layer + "mlp.experts.gate_up_proj");
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("mlp.experts.gate_up_proj is missing; its shape would "
+                        "be [8, 64, 64]"));
+  bad = stacked;
+  bad.shapes[layer + "mlp.experts.down_proj"] = {8, 32, 64};
+  EXPECT_THAT(ErrorOf(bad),
+              HasSubstr("mlp.experts.down_proj has shape [8, 32, 64], but "
+                        "config.json asks for [8, 64, 32]"));
+  bad = stacked;
+  bad.Add(layer + "mlp.gate_proj.weight", {1}, {0});
+  EXPECT_THAT(ErrorOf(bad), HasSubstr("has no place"));
 }
 
 TEST(ConvertTest, RefusesTensorsByName) {

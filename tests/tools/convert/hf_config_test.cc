@@ -343,15 +343,14 @@ TEST(HfConfigTest, RefusesTargetsByKeyAndValue) {
       {"/architectures",
        R"(["LlamaForCausalLM"])",
        {"architectures", "LlamaForCausalLM", "Qwen3_5ForCausalLM"}},
+      // Other models of the family say "model_type" differently.
       {"/architectures",
        R"(["Qwen3NextForCausalLM"])",
-       {"Qwen3NextForCausalLM", "not supported yet"}},
+       {"model_type is \"qwen3_5_text\"", "only \"qwen3_next\" is"}},
       {"/architectures",
        R"(["Qwen3_5MoeForCausalLM"])",
-       {"Qwen3_5MoeForCausalLM", "not supported yet"}},
-      {"/architectures",
-       R"(["Qwen3_5MoeForConditionalGeneration"])",
-       {"Qwen3_5MoeForConditionalGeneration", "not supported yet"}},
+       {"model_type is \"qwen3_5_text\"",
+        "only \"qwen3_5_moe\" and \"qwen3_5_moe_text\" are"}},
       {"/architectures",
        R"(["Qwen3_5ForCausalLM", "DFlashDraftModel"])",
        {"architectures", "exactly one"}},
@@ -451,7 +450,7 @@ TEST(HfConfigTest, RefusesTargetsByKeyAndValue) {
   const Refusal nested[] = {
       {"/architectures",
        R"(["Qwen3_5MoeForConditionalGeneration"])",
-       {"Qwen3_5MoeForConditionalGeneration", "not supported yet"}},
+       {"text_config.model_type is \"qwen3_5_text\""}},
       {"/text_config/hidden_act",
        R"("relu")",
        {"text_config.hidden_act is \"relu\""}},
@@ -474,6 +473,113 @@ TEST(HfConfigTest, RefusesTargetsByKeyAndValue) {
   };
   const Json published = GoldenConfig("tiny-qwen35-published");
   for (const Refusal& refusal : nested) ExpectRefused(published, refusal);
+}
+
+void ExpectTinyMoe(const MoeConfig& moe) {
+  EXPECT_EQ(moe.experts, 8);
+  EXPECT_EQ(moe.experts_per_token, 2);
+  EXPECT_EQ(moe.expert_size, 32);
+  EXPECT_EQ(moe.shared_size, 48);
+  EXPECT_TRUE(moe.normalise);
+}
+
+TEST(HfConfigTest, ReadsExpertsInBothLayouts) {
+  for (const char* const name :
+       {"tiny-qwen35moe", "tiny-qwen35moe-published"}) {
+    Json json = GoldenConfig(name);
+    const HfTarget target = Target(json);
+    ExpectTinyMoe(target.config.moe);
+    EXPECT_EQ(target.config.intermediate_size, 0);
+    EXPECT_THAT(target.config.moe.layers, ElementsAre(true, true, true, true));
+    EXPECT_EQ(target.tied, false);
+    // A size of MLPs that no layer has.
+    Json& text = json.contains("text_config") ? json["text_config"] : json;
+    text["intermediate_size"] = 5632;
+    text["norm_topk_prob"] = true;
+    EXPECT_EQ(Target(json).config.intermediate_size, 0);
+  }
+  // The type of the text model says enough.
+  Json json = GoldenConfig("tiny-qwen35moe");
+  json.erase("architectures");
+  ExpectTinyMoe(Target(json).config.moe);
+}
+
+TEST(HfConfigTest, ReadsQwen3Next) {
+  Json json = GoldenConfig("tiny-qwen3next-moe");
+  TargetConfig config = Target(json).config;
+  ExpectTinyMoe(config.moe);
+  EXPECT_EQ(config.intermediate_size, 128);
+  EXPECT_EQ(config.attention.rotary_dim, 8);
+  EXPECT_THAT(config.moe.layers, ElementsAre(true, false, true, true));
+  json["decoder_sparse_step"] = 2;
+  EXPECT_THAT(Target(json).config.moe.layers,
+              ElementsAre(false, false, false, true));
+  json["mlp_only_layers"] = Json::array();
+  json["norm_topk_prob"] = false;
+  config = Target(json).config;
+  EXPECT_THAT(config.moe.layers, ElementsAre(false, true, false, true));
+  EXPECT_FALSE(config.moe.normalise);
+  // Without these keys, what the model's code takes for them.
+  for (const char* const key :
+       {"decoder_sparse_step", "mlp_only_layers", "norm_topk_prob"}) {
+    json.erase(key);
+  }
+  config = Target(json).config;
+  EXPECT_THAT(config.moe.layers, ElementsAre(true, true, true, true));
+  EXPECT_TRUE(config.moe.normalise);
+  EXPECT_EQ(config.intermediate_size, 0);
+}
+
+TEST(HfConfigTest, Qwen3NextWithoutExpertsIsDense) {
+  Json json = GoldenConfig("tiny-qwen3next-dense");
+  EXPECT_EQ(Target(json).config.moe.experts, 0);
+  EXPECT_TRUE(Target(json).config.moe.layers.empty());
+  EXPECT_EQ(Target(json).config.intermediate_size, 128);
+  json["mlp_only_layers"] = Json::array();
+  json["num_experts"] = 0;
+  EXPECT_EQ(Target(json).config.moe.experts, 0);
+  json = GoldenConfig("tiny-qwen3next-moe");
+  json["decoder_sparse_step"] = 5;
+  EXPECT_EQ(Target(json).config.moe.experts, 0);
+}
+
+TEST(HfConfigTest, RefusesMixturesByKeyAndValue) {
+  const Refusal refusals[] = {
+      {"/num_experts", "", {"num_experts is missing"}},
+      {"/num_experts", "0", {"moe.experts is 0"}},
+      {"/num_experts", "-8", {"moe.experts is -8"}},
+      {"/num_experts", "5000", {"moe.experts is 5000", "1024"}},
+      {"/num_experts", "8.5", {"num_experts is 8.5"}},
+      {"/num_experts_per_tok", "", {"num_experts_per_tok is missing"}},
+      {"/num_experts_per_tok", "9", {"experts_per_token is 9", "1 to 8"}},
+      {"/moe_intermediate_size", "", {"moe_intermediate_size is missing"}},
+      {"/moe_intermediate_size", "0", {"moe.expert_size is 0"}},
+      {"/shared_expert_intermediate_size",
+       "",
+       {"shared_expert_intermediate_size is missing"}},
+      {"/shared_expert_intermediate_size", "0", {"moe.shared_size is 0"}},
+      {"/norm_topk_prob", "false", {"norm_topk_prob is false"}},
+      {"/mlp_only_layers", "[1]", {"mlp_only_layers is [1]"}},
+      {"/decoder_sparse_step", "2", {"decoder_sparse_step is 2"}},
+      {"/model_type", R"("qwen3_next")", {"model_type is \"qwen3_next\""}},
+      {"/n_group", "4", {"n_group = 4", "not known"}},
+  };
+  const Json stacked = GoldenConfig("tiny-qwen35moe");
+  for (const Refusal& refusal : refusals) ExpectRefused(stacked, refusal);
+
+  const Refusal next[] = {
+      {"/decoder_sparse_step", "0", {"decoder_sparse_step is 0"}},
+      {"/decoder_sparse_step", "-1", {"decoder_sparse_step is -1"}},
+      {"/mlp_only_layers", "[4]", {"mlp_only_layers holds layer 4", "0 to 3"}},
+      {"/mlp_only_layers", "[-1]", {"mlp_only_layers holds layer -1"}},
+      {"/mlp_only_layers", R"("all")", {"mlp_only_layers is \"all\""}},
+      {"/num_experts", "-1", {"num_experts is -1"}},
+      {"/norm_topk_prob", "1", {"norm_topk_prob is 1"}},
+      {"/intermediate_size", "", {"intermediate_size is missing"}},
+      {"/model_type", R"("qwen3_5_text")", {"model_type"}},
+  };
+  const Json interleaved = GoldenConfig("tiny-qwen3next-moe");
+  for (const Refusal& refusal : next) ExpectRefused(interleaved, refusal);
 }
 
 TEST(HfConfigTest, RefusesDraftsByKeyAndValue) {

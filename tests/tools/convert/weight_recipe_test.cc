@@ -81,6 +81,10 @@ TEST(WeightRecipeTest, UnsoundRecipesAreRefused) {
   EXPECT_THAT(CheckRecipe(recipe, ModelKind::kDraft).message(),
               HasSubstr("neither a head nor delta layers"));
   recipe.gdn.reset();
+  recipe.experts = WeightType::kQ4;
+  EXPECT_EQ(CheckRecipe(recipe, ModelKind::kTarget), absl::OkStatus());
+  EXPECT_FALSE(CheckRecipe(recipe, ModelKind::kDraft).ok());
+  recipe.experts.reset();
   recipe.head = WeightType::kF32;
   EXPECT_FALSE(CheckRecipe(recipe, ModelKind::kDraft).ok());
   recipe.head.reset();

@@ -32,6 +32,7 @@ using ::deltaedge::testing::ReadFile;
 using ::deltaedge::testing::Reseal;
 using ::deltaedge::testing::TempPath;
 using ::deltaedge::testing::TinyDraft;
+using ::deltaedge::testing::TinyMoeTarget;
 using ::deltaedge::testing::TinyTarget;
 using ::deltaedge::testing::TinyWideTarget;
 using ::deltaedge::testing::WriteFile;
@@ -96,6 +97,18 @@ TEST(InspectTest, TellsAllOfATarget) {
   EXPECT_THAT(text, HasSubstr("layers.1.attention.q  "));
   EXPECT_THAT(text, HasSubstr("[16, 4]"));
   EXPECT_THAT(text, HasSubstr("<|end|>\\n"));
+}
+
+TEST(InspectTest, TellsOfExperts) {
+  const std::string path = Written("moe.gdn", TinyMoeTarget(), 1);
+  const Json moe = Parsed(path)["config"]["moe"];
+  EXPECT_EQ(moe["experts"], 3);
+  EXPECT_EQ(moe["experts_per_token"], 2);
+  EXPECT_EQ(moe["normalise"], true);
+  EXPECT_EQ(moe["layers"], Json({"experts", "dense"}));
+  EXPECT_THAT(Text(path), HasSubstr("layers.0.moe.gate_up"));
+  EXPECT_EQ(Parsed(path, "layers.0.moe.down")["statistics"]["count"],
+            3 * 32 * 5);
 }
 
 TEST(InspectTest, TellsAllOfADraft) {

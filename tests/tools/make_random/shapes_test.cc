@@ -35,9 +35,13 @@ TEST(ShapesTest, TargetsHaveAsManyParametersAsPublished) {
     size_t layers;
     int64_t parameters;
   } shapes[] = {
-      {"qwen3.5-0.8b", 24, 752393024},  {"qwen3.5-2b", 24, 1881825088},
-      {"qwen3.5-4b", 32, 4205751296},   {"qwen3.5-9b", 32, 8953803264},
+      {"qwen3.5-0.8b", 24, 752393024},
+      {"qwen3.5-2b", 24, 1881825088},
+      {"qwen3.5-4b", 32, 4205751296},
+      {"qwen3.5-9b", 32, 8953803264},
       {"qwen3.5-27b", 64, 26895998464},
+      {"qwen3.5-35b-a3b", 40, 34660610688},
+      {"qwen3-next-80b-a3b", 48, 79674391296},
   };
   for (const auto& shape : shapes) {
     const auto config = TargetShape(shape.name);
@@ -57,6 +61,7 @@ TEST(ShapesTest, DraftsHaveAsManyParametersAsPublished) {
   EXPECT_EQ(parameters("qwen3.5-4b", 32), 517766400);
   EXPECT_EQ(parameters("qwen3.5-9b", 32), 1048626432);
   EXPECT_EQ(parameters("qwen3.5-27b", 64), 1730213120);
+  EXPECT_EQ(parameters("qwen3.5-35b-a3b", 40), 473995264);
   EXPECT_THAT(DraftShape("qwen3.5-4b", 32)->target_layers,
               ElementsAre(1, 8, 15, 22, 29));
   EXPECT_THAT(DraftShape("qwen3.5-27b", 64)->target_layers,
@@ -67,18 +72,38 @@ TEST(ShapesTest, DraftsHaveAsManyParametersAsPublished) {
 
 // Of targets cut to any length.
 TEST(ShapesTest, PairsFit) {
-  for (const char* const name : {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b",
-                                 "qwen3.5-9b", "qwen3.5-27b"}) {
+  for (const char* const name :
+       {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b",
+        "qwen3.5-35b-a3b", "qwen3-next-80b-a3b"}) {
     TargetConfig target = *TargetShape(name);
     for (auto layers = static_cast<int32_t>(target.layers.size()); layers > 0;
          --layers) {
-      target.layers.resize(layers);
+      KeepLayers(layers, &target);
+      ASSERT_EQ(Validate(target), absl::OkStatus()) << layers;
       const auto draft = DraftShape(name, layers);
       ASSERT_TRUE(draft.ok());
       ASSERT_EQ(Validate(*draft), absl::OkStatus()) << layers;
       ASSERT_EQ(ValidatePair(target, *draft), absl::OkStatus()) << layers;
     }
   }
+}
+
+TEST(ShapesTest, LayersThatAreKeptTakeTheirExpertsAlong) {
+  TargetConfig config = *TargetShape("qwen3.5-35b-a3b");
+  config.intermediate_size = 64;
+  config.layers.resize(4);
+  config.moe.layers = {false, true, false, true};
+  TargetConfig two = config;
+  KeepLayers(2, &two);
+  EXPECT_EQ(Validate(two), absl::OkStatus());
+  EXPECT_TRUE(two.has_experts(1));
+  KeepLayers(1, &two);
+  EXPECT_EQ(Validate(two), absl::OkStatus());
+  EXPECT_EQ(two.moe.experts, 0);
+  config.moe.layers = {true, true, true, false};
+  KeepLayers(3, &config);
+  EXPECT_EQ(Validate(config), absl::OkStatus());
+  EXPECT_EQ(config.intermediate_size, 0);
 }
 
 TEST(ShapesTest, OtherNamesAreRefused) {
