@@ -122,11 +122,19 @@ absl::Status MakeProducts(
       PackedPath(path, engine_options.packed_folder);
   const std::string key =
       absl::StrCat("model ", file.identity(), " packing ", PackingIdentity());
+  // Most experts rest most of the time: they are packed into the file's own
+  // pages, and used from there at the first start as at later ones. Other
+  // weights are faster in huge pages, which a file that was just written does
+  // not have.
+  const bool experts = file.target_config().moe.experts > 0;
+  const PackedCache::Use use =
+      experts ? PackedCache::Use::kSome : PackedCache::Use::kAll;
   absl::StatusOr<std::unique_ptr<PackedCache>> found = PackedCache::Open(
       packed_path, key,
       engine_options.verify == EngineOptions::Verify::kChecksums
           ? PackedCache::Verify::kChecksums
-          : PackedCache::Verify::kStructure);
+          : PackedCache::Verify::kStructure,
+      use);
   absl::Status why = found.status();
   if (found.ok()) {
     PackedPieces pieces(found->get());
@@ -143,13 +151,32 @@ absl::Status MakeProducts(
       PackedCacheWriter::Create(packed_path, key);
   absl::Status written = writer.status();
   if (writer.ok()) {
-    PackedPieces pieces(writer->get());
+    PackedPieces pieces(writer->get(), /*in_file=*/experts);
     options.packed = &pieces;
     DELTAEDGE_RETURN_IF_ERROR(make(options));
     written = pieces.status();
     if (written.ok()) written = (*writer)->Commit();
-  } else {
+  }
+  if (experts && written.ok()) {
+    // The products that were made first go before the writer does, whose memory
+    // they are in.
+    found = PackedCache::Open(packed_path, key, PackedCache::Verify::kStructure,
+                              use);
+    written = found.status();
+  }
+  if (experts && written.ok()) {
+    PackedPieces pieces(found->get());
+    options.packed = &pieces;
+    DELTAEDGE_RETURN_IF_ERROR(make(options));
+    *cache = *std::move(found);
+    *how = absl::StrCat("packed into ", packed_path, " (", why.message(),
+                        ") and mapped from there");
+    Log(LogLevel::kInfo, absl::StrCat("weights of ", path, ": ", *how));
+    return absl::OkStatus();
+  }
+  if (experts || !writer.ok()) {
     options.packed = nullptr;
+    options.arena = std::make_shared<HugePageArena>();
     DELTAEDGE_RETURN_IF_ERROR(make(options));
   }
   *how = written.ok()

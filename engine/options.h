@@ -44,7 +44,9 @@ struct EngineOptions {
   // FILE.gdn to FILE.gdn.packed, and mapped at the next start: instant, read as
   // needed, and shared between processes. The file is as large as the model,
   // made anew when model, processor or library change, and never needed: where
-  // it cannot be read or written, weights are packed in memory.
+  // it cannot be read or written, weights are packed in memory. Those of models
+  // with experts, of which a token needs few, are mapped from it at the first
+  // start too, and packed without memory of their own.
   // ModelInfo::packed_weights says what happened.
   enum class PackedWeights {
     kFile,

@@ -109,6 +109,8 @@ class PackedWeights {
   xnn_weights_cache_t provider() { return &provider_; }
   // Weights that were packed before and live elsewhere.
   void Use(absl::Span<const std::byte> bytes) { bytes_ = bytes; }
+  // Asked for room before the arena is; null: not.
+  void set_pieces(PackedPieces* pieces) { pieces_ = pieces; }
   absl::Span<const std::byte> bytes() const { return bytes_; }
   int64_t owned_bytes() const { return owned_bytes_; }
   // Why Reserve failed, if it did.
@@ -118,6 +120,12 @@ class PackedWeights {
   static constexpr size_t kNotFound = std::numeric_limits<size_t>::max();
 
   void* Reserve(size_t size) {
+    if (pieces_ != nullptr) {
+      if (std::byte* const data = pieces_->Reserve(size)) {
+        bytes_ = absl::MakeConstSpan(data, size);
+        return data;
+      }
+    }
     const absl::StatusOr<std::byte*> data = arena_->Allocate(
         static_cast<int64_t>(size),
         absl::StrCat("packed weights of product '", name_, "'"));
@@ -130,6 +138,7 @@ class PackedWeights {
 
   const std::shared_ptr<HugePageArena> arena_;
   const std::string name_;
+  PackedPieces* pieces_ = nullptr;
   xnn_weights_cache_provider provider_ = {};
   absl::Span<const std::byte> bytes_;  // The arena's, or of Use().
   int64_t owned_bytes_ = 0;
@@ -417,6 +426,8 @@ class XnnLinear final : public Linear {
     // nothing else.
     if (!packed.empty()) parts = parts.first(1);
     weights_.Use(packed);
+    weights_.set_pieces(options.packed);
+    const absl::Cleanup forget = [&] { weights_.set_pieces(nullptr); };
     DELTAEDGE_ASSIGN_OR_RETURN(
         const Joined kernel,
         Joined::Join(parts, &MatrixView::data, RowBytes(parts[0]), name));

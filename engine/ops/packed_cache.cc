@@ -4,8 +4,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -49,10 +51,10 @@ absl::Status SystemError(absl::string_view what, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedCache>> PackedCache::Open(
-    const std::string& path, absl::string_view key, Verify verify) {
+    const std::string& path, absl::string_view key, Verify verify, Use use) {
   std::unique_ptr<PackedCache> cache(new PackedCache());
   DELTAEDGE_ASSIGN_OR_RETURN(cache->file_, MmapFile::Open(path));
-  cache->file_.UseHugePages();
+  if (use == Use::kAll) cache->file_.UseHugePages();
   const absl::string_view file(
       reinterpret_cast<const char*>(cache->file_.data()),
       static_cast<size_t>(cache->file_.size()));
@@ -114,7 +116,7 @@ absl::StatusOr<std::unique_ptr<PackedCacheWriter>> PackedCacheWriter::Create(
   writer->temporary_ =
       absl::StrCat(path, ".", getpid(), ".", counter.fetch_add(1), ".tmp");
   const int fd = open(writer->temporary_.c_str(),
-                      O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+                      O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) {
     const absl::Status status = SystemError("make", writer->temporary_);
     writer->temporary_.clear();
@@ -131,6 +133,7 @@ absl::StatusOr<std::unique_ptr<PackedCacheWriter>> PackedCacheWriter::Create(
 }
 
 PackedCacheWriter::~PackedCacheWriter() {
+  for (const Mapping& mapping : mappings_) munmap(mapping.begin, mapping.size);
   if (file_ != nullptr) fclose(file_);
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
@@ -149,12 +152,44 @@ absl::Status PackedCacheWriter::Pad() {
 }
 
 absl::Status PackedCacheWriter::Add(absl::Span<const std::byte> piece) {
-  DELTAEDGE_RETURN_IF_ERROR(Pad());
   const absl::string_view bytes(reinterpret_cast<const char*>(piece.data()),
                                 piece.size());
-  pieces_.push_back({offset_, bytes.size(),
-                     static_cast<uint32_t>(absl::ComputeCrc32c(bytes))});
+  const auto checksum = static_cast<uint32_t>(absl::ComputeCrc32c(bytes));
+  const std::byte* const reserved = std::exchange(reserved_, nullptr);
+  if (reserved != nullptr && piece.data() == reserved) {
+    pieces_.push_back({offset_ - bytes.size(), bytes.size(), checksum});
+    return absl::OkStatus();
+  }
+  DELTAEDGE_RETURN_IF_ERROR(Pad());
+  pieces_.push_back({offset_, bytes.size(), checksum});
   return Write(bytes.data(), bytes.size());
+}
+
+absl::StatusOr<absl::Span<std::byte>> PackedCacheWriter::Reserve(size_t size) {
+  DELTAEDGE_RETURN_IF_ERROR(Pad());
+  if (fflush(file_) != 0) return SystemError("write", temporary_);
+  const size_t room = std::max<size_t>(size, 1);
+  // A page without a place on the disk would end the process when written to.
+  const int error = posix_fallocate(fileno(file_), static_cast<off_t>(offset_),
+                                    static_cast<off_t>(room));
+  if (error != 0) {
+    errno = error;
+    return SystemError("make room in", temporary_);
+  }
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t begin = offset_ / page * page;
+  const size_t before = offset_ - begin;
+  void* const mapped =
+      mmap(nullptr, before + room, PROT_READ | PROT_WRITE, MAP_SHARED,
+           fileno(file_), static_cast<off_t>(begin));
+  if (mapped == MAP_FAILED) return SystemError("map", temporary_);
+  mappings_.push_back({mapped, before + room});
+  offset_ += size;
+  if (fseek(file_, static_cast<long>(offset_), SEEK_SET) != 0) {
+    return SystemError("write", temporary_);
+  }
+  reserved_ = static_cast<std::byte*>(mapped) + before;
+  return absl::MakeSpan(reserved_, size);
 }
 
 absl::Status PackedCacheWriter::Commit() {

@@ -44,10 +44,15 @@ class PackedCache {
   // Whether contents are read and compared with their checksums.
   enum class Verify { kStructure, kChecksums };
 
+  // How much of it a step reads: all, for which huge pages serve, or here and
+  // there some, for which they would read too much.
+  enum class Use { kAll, kSome };
+
   // Maps `path`. NotFound: there is none, or it has another key (stale).
   // DataLoss: it is damaged. Else as MmapFile::Open().
   static absl::StatusOr<std::unique_ptr<PackedCache>> Open(
-      const std::string& path, absl::string_view key, Verify verify);
+      const std::string& path, absl::string_view key, Verify verify,
+      Use use = Use::kAll);
 
   // Pieces in the order in which they were added.
   int64_t size() const { return static_cast<int64_t>(pieces_.size()); }
@@ -79,6 +84,10 @@ class PackedCacheWriter {
 
   // Adds a piece. Errors as the system says; the writer is then of no use.
   absl::Status Add(absl::Span<const std::byte> piece);
+  // Memory of the file itself for a piece of `size` bytes, 64-byte aligned, to
+  // be filled and then added: pages that are not in use go to the disk and not
+  // to the process's account. Lives as long as the writer. Errors as for Add.
+  absl::StatusOr<absl::Span<std::byte>> Reserve(size_t size);
   // Puts the file into its place.
   absl::Status Commit();
 
@@ -86,6 +95,11 @@ class PackedCacheWriter {
   struct Piece {
     uint64_t offset, size;
     uint32_t checksum;
+  };
+
+  struct Mapping {
+    void* begin;
+    size_t size;
   };
 
   PackedCacheWriter() = default;
@@ -96,6 +110,8 @@ class PackedCacheWriter {
   std::FILE* file_ = nullptr;
   uint64_t offset_ = 0;
   std::vector<Piece> pieces_;
+  std::vector<Mapping> mappings_;
+  std::byte* reserved_ = nullptr;  // The piece that Add waits for.
 };
 
 // Where the products of a model that is being opened find their packed weights,
@@ -104,12 +120,22 @@ class PackedCacheWriter {
 class PackedPieces {
  public:
   explicit PackedPieces(const PackedCache* cache) : cache_(cache) {}
-  explicit PackedPieces(PackedCacheWriter* writer) : writer_(writer) {}
+  // `in_file`: products keep their weights in the file's memory, and the writer
+  // must outlive them.
+  PackedPieces(PackedCacheWriter* writer, bool in_file)
+      : writer_(writer), in_file_(in_file) {}
 
   // The next product's; empty: it has to be packed.
   absl::Span<const std::byte> Take() {
     return cache_ == nullptr ? absl::Span<const std::byte>()
                              : cache_->piece(next_++);
+  }
+  // Where it shall be packed; null: wherever the product likes.
+  std::byte* Reserve(size_t size) {
+    if (!in_file_ || !status_.ok()) return nullptr;
+    const absl::StatusOr<absl::Span<std::byte>> place = writer_->Reserve(size);
+    status_ = place.status();
+    return place.ok() ? place->data() : nullptr;
   }
   // It was packed.
   void Give(absl::Span<const std::byte> piece) {
@@ -121,6 +147,7 @@ class PackedPieces {
  private:
   const PackedCache* cache_ = nullptr;
   PackedCacheWriter* writer_ = nullptr;
+  bool in_file_ = false;
   int64_t next_ = 0;
   absl::Status status_;
 };

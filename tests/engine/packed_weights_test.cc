@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +20,7 @@
 
 #include "absl/crc/crc32c.h"
 #include "absl/strings/match.h"
+#include "absl/types/span.h"
 #include "engine/engine.h"
 #include "engine/ops/packed_cache.h"
 #include "engine/options.h"
@@ -35,6 +38,7 @@ namespace deltaedge {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::Random;
 using testing::SameBits;
@@ -124,6 +128,35 @@ TEST_F(PackedWeightsTest, MadeOnceAndMappedAfter) {
                            EngineOptions::Verify::kChecksums),
                        truth_));
   EXPECT_THAT(how_, StartsWith("mapped from"));
+}
+
+// Of a model with experts, of which most rest, nothing is packed in memory: the
+// first start uses what the second finds.
+TEST_F(PackedWeightsTest, ExpertsArePackedIntoTheFile) {
+  files_ = {testing::Runfile("tests/testdata/models/moe.gdn"),
+            testing::Runfile("tests/testdata/models/moe_draft.gdn")};
+  file_ = folder_ + "/moe.gdn.packed";
+  truth_ = Ask(EngineOptions::PackedWeights::kMemory);
+  EXPECT_THAT(how_, StartsWith("packed in memory"));
+  EXPECT_TRUE(SameBits(Ask(), truth_));
+  EXPECT_THAT(how_, AllOf(StartsWith("packed into " + file_),
+                          HasSubstr("mapped from there")));
+  EXPECT_EQ(Files(), 2) << "target and draft, and nothing half made";
+  const std::string first = Read();
+  ExpectMapped();
+  EXPECT_TRUE(SameBits(Ask(EngineOptions::PackedWeights::kFile,
+                           EngineOptions::Verify::kChecksums),
+                       truth_));
+  EXPECT_THAT(how_, StartsWith("mapped from"));
+
+  // Damaged, it is made anew; without a folder, in memory.
+  Write(first.substr(0, first.size() / 2));
+  EXPECT_TRUE(SameBits(Ask(), truth_));
+  EXPECT_THAT(how_, StartsWith("packed into"));
+  EXPECT_EQ(Read(), first);
+  folder_ += "/none";
+  EXPECT_TRUE(SameBits(Ask(), truth_));
+  EXPECT_THAT(how_, StartsWith("packed in memory; no file"));
 }
 
 TEST_F(PackedWeightsTest, CutAnywhereItIsMadeAnew) {
@@ -311,13 +344,26 @@ TEST(PackedCacheTest, PiecesComeBackAligned) {
   ASSERT_TRUE(writer.ok()) << writer.status();
   Random random(1);
   std::vector<std::vector<std::byte>> pieces;
+  std::vector<absl::Span<std::byte>> places;
   for (const size_t size : {1, 63, 64, 65, 1000, 0, 7}) {
     std::vector<std::byte> piece(size);
     for (std::byte& byte : piece) byte = static_cast<std::byte>(random.Bits());
     ASSERT_TRUE((*writer)->Add(piece).ok());
     pieces.push_back(piece);
+    // The same in the file's own memory, which stays while others are added.
+    const auto place = (*writer)->Reserve(size);
+    ASSERT_TRUE(place.ok()) << place.status();
+    ASSERT_EQ(place->size(), size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(place->data()) % 64, 0u);
+    std::copy(piece.begin(), piece.end(), place->begin());
+    ASSERT_TRUE((*writer)->Add(*place).ok());
+    pieces.push_back(piece);
+    places.push_back(*place);
   }
   ASSERT_TRUE((*writer)->Commit().ok());
+  for (size_t i = 0; i < places.size(); ++i) {
+    EXPECT_TRUE(SameBits(places[i], pieces[2 * i + 1]));
+  }
   EXPECT_FALSE(
       PackedCache::Open(path, "other", PackedCache::Verify::kChecksums).ok());
   auto cache = PackedCache::Open(path, "key", PackedCache::Verify::kChecksums);
