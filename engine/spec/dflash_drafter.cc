@@ -63,8 +63,7 @@ absl::StatusOr<std::unique_ptr<DFlashDrafter>> DFlashDrafter::Create(
       new DFlashDrafter(model, std::move(context)));
 }
 
-void DFlashDrafter::AddPending(int64_t end,
-                               std::vector<DraftInjection>* injections) {
+void DFlashDrafter::AddPending(int64_t end, Injections* injections) {
   // What was injected for tokens that the sequence no longer has is void.
   context_.length = std::min(context_.length, end);
   for (int64_t p = context_.length; p < end;) {
@@ -78,9 +77,9 @@ void DFlashDrafter::AddPending(int64_t end,
 }
 
 absl::Status DFlashDrafter::InjectTo(int64_t end, CancelFlags cancel) {
-  injections_.clear();
-  AddPending(end, &injections_);
-  DELTAEDGE_RETURN_IF_ERROR(model_->Inject(injections_, cancel));
+  Injections pending;
+  AddPending(end, &pending);
+  DELTAEDGE_RETURN_IF_ERROR(model_->Inject(pending, cancel));
   context_.length = end;
   return absl::OkStatus();
 }
@@ -89,15 +88,13 @@ absl::Status DFlashDrafter::ProposeMany(absl::Span<const Request> requests,
                                         CancelFlags cancel) {
   if (requests.empty()) return absl::OkStatus();
   DraftModel* const model = requests[0].drafter->model_;
-  std::vector<DraftInjection>& pending = requests[0].drafter->injections_;
-  pending.clear();
+  Injections pending;
   for (const Request& request : requests) {
     request.drafter->AddPending(
         static_cast<int64_t>(request.sequence.size()) - 1, &pending);
   }
   DELTAEDGE_RETURN_IF_ERROR(model->Inject(pending, cancel));
-  std::vector<DraftRequest>& blocks = requests[0].drafter->blocks_;
-  blocks.clear();
+  Blocks blocks;
   for (const Request& request : requests) {
     assert(request.drafter->model_ == model);
     DFlashContext& context = request.drafter->context_;
@@ -137,11 +134,11 @@ absl::Status DFlashDrafter::ObserveBlock(const BlockPlan& plan,
 absl::Status DFlashDrafter::ObservePrefill(const BlockPlan& plan,
                                            const float* taps,
                                            CancelFlags cancel) {
-  injections_.clear();
-  AddPending(plan.position, &injections_);
-  injections_.push_back(
+  Injections rows;
+  AddPending(plan.position, &rows);
+  rows.push_back(
       {taps, plan.position, plan.rows, context_.capacity, &context_.kv});
-  DELTAEDGE_RETURN_IF_ERROR(model_->Inject(injections_, cancel));
+  DELTAEDGE_RETURN_IF_ERROR(model_->Inject(rows, cancel));
   context_.length = plan.position + plan.rows;
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -90,21 +91,19 @@ class DFlashDrafter : public BlockDrafter {
 
  private:
   DFlashDrafter(DraftModel* model, DFlashContext context)
-      : model_(model), context_(std::move(context)) {
-    // The ring's two pieces, and a chunk.
-    injections_.reserve(3);
-  }
+      : model_(model), context_(std::move(context)) {}
 
-  // Adds rows [context_.length, end) to `injections`.
-  void AddPending(int64_t end, std::vector<DraftInjection>* injections);
+  // Lists of a call, which take no memory for up to 16 drafters.
+  using Injections = absl::InlinedVector<DraftInjection, 32>;
+  using Blocks = absl::InlinedVector<DraftRequest, 16>;
+
+  // Adds rows [context_.length, end) to `injections`: up to two pieces.
+  void AddPending(int64_t end, Injections* injections);
   // Injects them alone.
   absl::Status InjectTo(int64_t end, CancelFlags cancel);
 
   DraftModel* const model_;
   DFlashContext context_;
-  // Of a running call; in ProposeMany(), the first drafter's.
-  std::vector<DraftInjection> injections_;
-  std::vector<DraftRequest> blocks_;
 };
 
 }  // namespace deltaedge

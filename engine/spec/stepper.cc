@@ -122,7 +122,14 @@ void Stepper::Step(absl::Span<StepItem> items) {
 }
 
 void Stepper::StepTogether(absl::Span<StepItem> items) {
-  if (members_.size() < items.size()) members_.resize(items.size());
+  if (members_.size() < items.size()) {
+    members_.resize(items.size());
+    running_.reserve(items.size());
+    requests_.reserve(items.size());
+    asking_.reserve(items.size());
+    flags_.reserve(items.size());
+    passes_.reserve(items.size());
+  }
   running_.clear();
   for (const bool chunk : {false, true}) {
     for (StepItem& item : items) {

@@ -2,6 +2,9 @@
 
 // Once its buffers have grown, a session's loop asks for no memory: not a step,
 // not a token, whoever drafts. What a caller does with the results is its own.
+// And when the loop has ended, nothing uses a processor.
+
+#include <time.h>
 
 #include <cstdint>
 #include <memory>
@@ -12,6 +15,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "engine/engine.h"
 #include "engine/options.h"
 #include "engine/session.h"
@@ -178,12 +183,39 @@ TEST_P(StepManySteadyStateTest, AllocatesItsAnswerOnly) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, SteadyStateTest, ::testing::ValuesIn(Cases()),
                          [](const auto& c) { return c.param.name; });
+// Pinned: which sessions have ever drafted at once is not up to the clock.
 INSTANTIATE_TEST_SUITE_P(Ways, StepManySteadyStateTest,
                          ::testing::Values(Case{"plain", Drafts(0), {}},
                                            Case{
                                                "draft_model", Drafts(3), {}, 2},
-                                           Case{"adaptive", {}, {}}),
+                                           Case{"lookup", Lookup(5), {}}),
                          [](const auto& c) { return c.param.name; });
+
+absl::Duration CpuTime() {
+  timespec time;
+  EXPECT_EQ(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time), 0);
+  return absl::DurationFromTimespec(time);
+}
+
+// A worker that spins until it is tired of it takes some 25 ms.
+TEST(IdleTest, NoThreadIsAtWorkWhenAnAnswerHasEnded) {
+  EngineOptions options;
+  options.num_threads = 2;
+  const auto engine = Engine::Open(testing::DemoPair(), options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const auto session = (*engine)->NewSession();
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE((*session)->Prefill({1, 2, 3}).ok());
+  GenerateOptions rules;
+  rules.max_new_tokens = 20;
+  rules.ignore_model_stop_tokens = true;
+  const auto result =
+      (*session)->Generate(rules, [](const TokenEvent&) { return true; });
+  ASSERT_TRUE(result.ok()) << result.status();
+  const absl::Duration before = CpuTime();
+  absl::SleepFor(absl::Milliseconds(200));
+  EXPECT_LT(CpuTime() - before, absl::Milliseconds(10));
+}
 
 TEST(HeapCallsTest, CountsWhatIsAllocated) {
   const int64_t before = HeapCalls();
