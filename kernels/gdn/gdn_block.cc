@@ -352,9 +352,19 @@ void RunColumns(const GdnBlock& block, const GdnSequence& sequence,
       hn::Store(ui, d, u + i * lanes);
       if (record != nullptr) StoreRow(ui, record, c, v_dim);
     }
-    if (record != nullptr && next) {
-      record += record_stride;
-      PrefetchRow<true>(record, column, v_dim);
+    float* to = block.out == nullptr
+                    ? nullptr
+                    : block.out + row * block.out_stride + head * v_dim;
+    // Rows of all heads lie too far apart for the CPU to guess the next.
+    if (next) {
+      PrefetchRow<false>(v + block.v_stride, column, v_dim);
+      if (to != nullptr) {
+        PrefetchRow<true>(to + block.out_stride, column, v_dim);
+      }
+      if (record != nullptr) {
+        record += record_stride;
+        PrefetchRow<true>(record, column, v_dim);
+      }
     }
 
     float* each = sequence.each == nullptr ? nullptr : sequence.each[t];
@@ -388,8 +398,7 @@ void RunColumns(const GdnBlock& block, const GdnSequence& sequence,
       }
     }
     ahead = tile;  // all has been asked for
-    if (block.out != nullptr) {
-      float* to = block.out + row * block.out_stride + head * v_dim;
+    if (to != nullptr) {
       for (size_t i = 0; i < kVectors; ++i) {
         StoreRow(hn::Load(d, out + i * lanes), to, column + i * lanes, v_dim);
       }
