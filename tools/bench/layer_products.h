@@ -21,7 +21,7 @@ namespace deltaedge {
 // The dense products of a target's layers and nothing else: what a prompt would
 // take if all between them were free. Has copies of a few layers of each kind,
 // which together are more than caches hold in all but small models, and counts
-// them as often as the model has such layers.
+// them as often as the model has such layers. Not for models with experts.
 //
 // Thread-compatible.
 class LayerProducts {

@@ -141,8 +141,11 @@ absl::StatusOr<std::vector<Result>> BenchPrefill(
     const ModelFile& target) {
   const ModelInfo& info = bench.engine->info();
   const int32_t most = *std::max_element(rows.begin(), rows.end());
-  DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<LayerProducts> products,
-                             LayerProducts::Create(target, most, info.threads));
+  std::unique_ptr<LayerProducts> products;
+  if (target.target_config().moe.experts == 0) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        products, LayerProducts::Create(target, most, info.threads));
+  }
   SessionOptions options;
   options.max_context = most + 1;
   options.draft_tokens = 0;
@@ -164,13 +167,17 @@ absl::StatusOr<std::vector<Result>> BenchPrefill(
       DELTAEDGE_RETURN_IF_ERROR(session->Prefill(prompt));
       return Sample{absl::FromChrono(Clock::now() - start), count};
     });
-    comparison.Add(labels, options.rollback, [&]() -> absl::StatusOr<Sample> {
-      LetOthersRest();
-      return Sample{products->Run(count), count};
-    });
+    if (products != nullptr) {
+      comparison.Add(labels, options.rollback, [&]() -> absl::StatusOr<Sample> {
+        LetOthersRest();
+        return Sample{products->Run(count), count};
+      });
+    }
     DELTAEDGE_ASSIGN_OR_RETURN(std::vector<Result> both, comparison.Run());
-    AddSpread("share_of_product_rate",
-              TimeRatio(both[1].measured, both[0].measured), &both[0].extra);
+    if (products != nullptr) {
+      AddSpread("share_of_product_rate",
+                TimeRatio(both[1].measured, both[0].measured), &both[0].extra);
+    }
     results.push_back(std::move(both[0]));
   }
   return results;

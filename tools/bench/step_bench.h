@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<Result>> BenchRows(const SessionBench& bench,
 // Prompts of so many rows, one token longer, as the last token of a prompt is
 // part of the answer's first step. "share_of_product_rate": the time of the
 // model's products alone (layer_products.h), all rows at once, over that of the
-// prompt.
+// prompt; not told of models with experts, where it depends on who is chosen.
 absl::StatusOr<std::vector<Result>> BenchPrefill(
     const SessionBench& bench, const std::vector<int32_t>& rows,
     const ModelFile& target);

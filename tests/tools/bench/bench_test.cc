@@ -236,6 +236,20 @@ TEST(BenchTest, ServingAnswersThePromptsOfAFile) {
   EXPECT_EQ(lines[2]["acceptance_rate"], 0.6);
 }
 
+TEST(BenchTest, ModelsWithExperts) {
+  const std::vector<nlohmann::json> lines = Lines(
+      Bench(std::string(kQuick) + "--format=json --target=" + Model("moe")));
+  std::set<std::string> tests;
+  for (const nlohmann::json& line : lines) {
+    tests.insert(line["test"]);
+    if (line["test"] == "prefill") {
+      EXPECT_THAT(Extras(line), ::testing::IsEmpty());
+    }
+  }
+  EXPECT_THAT(tests, UnorderedElementsAre("setup", "decode", "rows", "prefill",
+                                          "sessions"));
+}
+
 // Little else: the vocabulary of published models makes one layer large.
 TEST(BenchTest, ModelsOfAShapeAreKeptAndFoundAgain) {
   const TempFolder folder;
