@@ -48,7 +48,7 @@ class CostCurve {
  private:
   static constexpr int32_t kRecent = 8;
   static constexpr int32_t kEnough = 3;
-  static constexpr int64_t kLongAgo = 512;
+  static constexpr int64_t kLongAgo = 128;
 
   // Whether `n` was seen often enough, and lately.
   bool Sure(int32_t n) const;
