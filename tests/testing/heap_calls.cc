@@ -34,7 +34,10 @@ int64_t HeapCalls() {
 
 #ifdef DELTAEDGE_SANITIZED
 
-#include <sanitizer/allocator_interface.h>
+// Of sanitizer/allocator_interface.h, which not every compiler brings along.
+extern "C" int __sanitizer_install_malloc_and_free_hooks(
+    void (*malloc_hook)(const volatile void*, size_t),
+    void (*free_hook)(const volatile void*));
 
 namespace {
 
