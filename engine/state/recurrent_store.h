@@ -76,10 +76,12 @@ class RecurrentStore {
   const RecurrentShape& shape() const { return shape_; }
   // 0 <= column < state_columns().
   float* state(int32_t layer, int32_t column) {
-    return state_[StateIndex(layer, column)].data();
+    return reinterpret_cast<float*>(state_[column].data()) +
+           layer * shape_.state_floats;
   }
   const float* state(int32_t layer, int32_t column) const {
-    return state_[StateIndex(layer, column)].data();
+    return reinterpret_cast<const float*>(state_[column].data()) +
+           layer * shape_.state_floats;
   }
   // `which`: 0 or 1. Null pointers with kSlots.
   JournalRows journal(int32_t layer, int32_t which);
@@ -109,12 +111,9 @@ class RecurrentStore {
  private:
   RecurrentStore() = default;
 
-  int32_t StateIndex(int32_t layer, int32_t column) const {
-    return layer * shape_.state_columns() + column;
-  }
-
   RecurrentShape shape_;
-  std::vector<AlignedArray<float>> state_;  // [layers * state_columns]
+  // [state_columns], of all layers each, one behind the other.
+  std::vector<AlignedBuffer> state_;
   std::vector<AlignedArray<float>> journal_, ring_;
 };
 
@@ -125,7 +124,9 @@ class SpareStates {
   // Room for states and the last 3 columns of every layer. ResourceExhausted.
   static absl::StatusOr<SpareStates> Create(const RecurrentShape& shape);
 
-  float* state(int32_t layer) { return state_[layer].data(); }
+  float* state(int32_t layer) {
+    return reinterpret_cast<float*>(state_.data()) + layer * state_floats_;
+  }
   // The last min(3, rows) raw columns of the chunk, oldest first:
   // [3, column_floats].
   float* columns(int32_t layer) { return columns_[layer].data(); }
@@ -135,7 +136,9 @@ class SpareStates {
   friend class RecurrentStore;
   SpareStates() = default;
 
-  std::vector<AlignedArray<float>> state_, columns_;
+  int64_t state_floats_ = 0;
+  AlignedBuffer state_;  // Of all layers.
+  std::vector<AlignedArray<float>> columns_;
 };
 
 }  // namespace deltaedge

@@ -76,19 +76,22 @@ PlainArrays ArraysOf(const TargetConfig& config, int64_t context,
                               gdn.value_heads * gdn.value_dim + gdn.value_heads;
   const int64_t column = 2 * gdn.key_heads * gdn.key_dim +  //
                          gdn.value_heads * gdn.value_dim;
+  int64_t states = 0;  // Of all layers together.
   for (const LayerKind kind : config.layers) {
     if (kind == LayerKind::kFullAttention) {
       const int64_t floats = config.attention.kv_heads *
                              config.attention.head_dim * RoundUp(context, 16);
       arrays.kv.insert(arrays.kv.end(), {floats, floats});
-    } else if (rollback == Rollback::kJournal) {
-      arrays.recurrent.insert(arrays.recurrent.end(),
-                              {state, 2 * journal_row, 4 * column});
-    } else {
-      arrays.recurrent.insert(arrays.recurrent.end(),
-                              {state, state, 4 * column});
+      continue;
+    }
+    states += state;
+    arrays.recurrent.push_back(4 * column);
+    if (rollback == Rollback::kJournal) {
+      arrays.recurrent.push_back(2 * journal_row);
     }
   }
+  arrays.recurrent.push_back(states);
+  if (rollback == Rollback::kSlots) arrays.recurrent.push_back(states);
   return arrays;
 }
 
