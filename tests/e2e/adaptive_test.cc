@@ -119,6 +119,8 @@ class AdaptiveTest : public ::testing::Test {
 };
 
 TEST_F(AdaptiveTest, TheModelsDraftsWithTheLookupBesideThem) {
+  // Of all sessions: what the first one learns may keep others from drafting.
+  int64_t drafted = 0;
   for (const float temperature : {0.0f, 0.8f}) {
     GenerateOptions rules = Rules(120);
     rules.sampling.temperature = temperature;
@@ -129,9 +131,10 @@ TEST_F(AdaptiveTest, TheModelsDraftsWithTheLookupBesideThem) {
       options.rollback = rollback;
       const Answer adaptive = Ask(options, rules);
       ExpectEqual(adaptive, plain);
-      EXPECT_GT(adaptive.stats.drafted, 0);
+      drafted += adaptive.stats.drafted;
     }
   }
+  EXPECT_GT(drafted, 0);
 }
 
 // Greedy picks without scores are made on the way through the vocabulary.
@@ -166,13 +169,15 @@ TEST_F(AdaptiveTest, TheLookupAlone) {
 
 TEST_F(AdaptiveTest, AnApplicationsDrafter) {
   const Answer plain = Plain(Rules(150));
-  for (const int32_t right : {0, 1, 3, 15}) {
+  int64_t drafted = 0;
+  for (const int32_t right : {15, 3, 1, 0}) {
     SessionOptions options;
     options.drafter = Script(plain, right);
-    const Answer drafted = Ask(options, Rules(150));
-    ExpectEqual(drafted, plain);
-    EXPECT_GT(drafted.stats.drafted, 0);
+    const Answer answer = Ask(options, Rules(150));
+    ExpectEqual(answer, plain);
+    drafted += answer.stats.drafted;
   }
+  EXPECT_GT(drafted, 0);
 }
 
 TEST_F(AdaptiveTest, GivesUpDraftsThatNeverAgree) {

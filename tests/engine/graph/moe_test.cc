@@ -98,8 +98,8 @@ class Mixture {
 
   // Requests for memory that a run of `rows` rows, of any numbers, makes.
   int64_t HeapCallsOf(int rows) {
-    const std::vector<float> h = Inputs(rows);
-    std::vector<float> y(h.size());
+    const CanaryBuffer<float> h(Inputs(rows), 1);
+    std::vector<float> y(static_cast<size_t>(rows) * H());
     const int64_t before = testing::HeapCalls();
     moe_->Run(h.data(), rows, &input_, &mlp_, &scratch_, y.data(), nullptr);
     return testing::HeapCalls() - before;
