@@ -66,8 +66,8 @@ absl::Status AdaptiveDrafter::Propose(absl::Span<const TokenId> sequence,
 void AdaptiveDrafter::Review(absl::Span<const TokenId>,
                              const CostCurve& verifying,
                              std::vector<TokenId>* drafts) {
-  drafts->resize(planner_->Trim(margins(), static_cast<int32_t>(drafts->size()),
-                                verifying));
+  drafts->resize(planner_->Trim(
+      LastMargins(), static_cast<int32_t>(drafts->size()), verifying));
 }
 
 void AdaptiveDrafter::Learn(int32_t drafted, int32_t accepted,
@@ -76,7 +76,7 @@ void AdaptiveDrafter::Learn(int32_t drafted, int32_t accepted,
   if (planner_ == &main_planner_ && choice_.drafts > 0) {
     main_planner_.Drafted(choice_.drafts, draft_time);
   }
-  planner_->Observe(drafted, accepted, margins());
+  planner_->Observe(drafted, accepted, LastMargins());
 }
 
 absl::Status AdaptiveDrafter::ObserveBlock(const BlockPlan& plan,

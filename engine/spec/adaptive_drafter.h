@@ -64,7 +64,7 @@ class AdaptiveDrafter : public BlockDrafter {
 
  private:
   // Of the drafts of the last step; empty if nobody says.
-  absl::Span<const float> margins() const {
+  absl::Span<const float> LastMargins() const {
     return choice_.source == main_source_ && main_ != nullptr
                ? main_->margins()
                : absl::Span<const float>();
