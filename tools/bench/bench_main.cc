@@ -28,7 +28,6 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
 #include "absl/flags/usage.h"
-#include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -54,8 +53,9 @@
 #include "tools/bench/shape_models.h"
 #include "tools/bench/step_bench.h"
 #include "tools/bench/synthetic_acceptance.h"
+#include "tools/cli/paths.h"
 #include "tools/convert/recipe_flags.h"
-#include "tools/cpp/runfiles/runfiles.h"
+#include "tools/convert/temporary_folder.h"
 
 // --weights, --head, --gdn and --experts, for --shape, are of
 // tools/convert:recipe_flags.
@@ -165,14 +165,6 @@ absl::StatusOr<int> Word(absl::string_view name, absl::string_view value,
     if (value == words[i]) return static_cast<int>(i);
   }
   return BadFlag(name, value, absl::StrJoin(words, " or "));
-}
-
-// `bazel run` starts programs in a folder of its own and says where it was
-// called; paths are meant from there.
-std::string UserPath(const std::string& path) {
-  const char* folder = getenv("BUILD_WORKING_DIRECTORY");
-  if (folder == nullptr || path.empty() || path[0] == '/') return path;
-  return absl::StrCat(folder, "/", path);
 }
 
 bool IsSet(absl::string_view flag) {
@@ -287,23 +279,21 @@ absl::StatusOr<Plan> PlanFromFlags() {
 }
 
 absl::StatusOr<ModelFiles> Dictionary(const char* program) {
-  std::string error;
-  const auto runfiles = absl::WrapUnique(
-      bazel::tools::cpp::runfiles::Runfiles::Create(program, &error));
-  if (runfiles == nullptr) {
-    return absl::NotFoundError(
-        "the dictionary is not beside this program; start it with `bazel "
-        "run`, or name a model with --target or --shape");
-  }
-  const std::string folder = "deltaedge/examples/chat/model/";
-  return ModelFiles{runfiles->Rlocation(folder + "target.gdn"),
-                    runfiles->Rlocation(folder + "draft.gdn")};
+  const std::string folder = "examples/chat/model/";
+  const auto find = [&](const char* name) {
+    return RunfilePath(program, folder + name, "the dictionary",
+                       "name a model with --target or --shape");
+  };
+  ModelFiles files;
+  DELTAEDGE_ASSIGN_OR_RETURN(files.target, find("target.gdn"));
+  DELTAEDGE_ASSIGN_OR_RETURN(files.draft, find("draft.gdn"));
+  return files;
 }
 
 // The models that the flags name. `*temporary` gets the folder of those that
 // were made for this run only.
 absl::StatusOr<ModelFiles> Models(const char* program, bool drafts,
-                                  std::unique_ptr<TemporaryFolder>* temporary) {
+                                  TemporaryFolder* temporary) {
   const ModelFiles files = {UserPath(absl::GetFlag(FLAGS_target)),
                             UserPath(absl::GetFlag(FLAGS_draft))};
   const std::string shape = absl::GetFlag(FLAGS_shape);
@@ -332,8 +322,13 @@ absl::StatusOr<ModelFiles> Models(const char* program, bool drafts,
   options.stop = &interrupted;
   DELTAEDGE_ASSIGN_OR_RETURN(options.recipe, RecipeFromFlags());
   if (options.folder.empty()) {
-    DELTAEDGE_ASSIGN_OR_RETURN(*temporary, TemporaryFolder::Create());
-    options.folder = (*temporary)->path();
+    const absl::Status made = temporary->Make("deltaedge");
+    if (!made.ok()) {
+      return absl::Status(
+          made.code(),
+          absl::StrCat(made.message(), "; --model_folder names another"));
+    }
+    options.folder = temporary->path();
   }
   return ShapeModels(options);
 }
@@ -495,7 +490,7 @@ absl::Status Run(const std::vector<char*>& arguments) {
                      "\" is not expected: all is said by flags (--help)"));
   }
   DELTAEDGE_ASSIGN_OR_RETURN(const Plan plan, PlanFromFlags());
-  std::unique_ptr<TemporaryFolder> temporary;
+  TemporaryFolder temporary;
   DELTAEDGE_ASSIGN_OR_RETURN(const ModelFiles files,
                              Models(arguments[0], plan.drafts(), &temporary));
   for (const int32_t threads : plan.threads) {

@@ -2,12 +2,8 @@
 
 #include "tools/bench/shape_models.h"
 
-#include <stdlib.h>
-
 #include <cstdio>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -39,25 +35,6 @@ absl::Status MakeUnlessThere(const std::string& path,
 }
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<TemporaryFolder>> TemporaryFolder::Create() {
-  std::error_code error;
-  std::string path =
-      (std::filesystem::temp_directory_path(error) / "deltaedge-XXXXXX")
-          .string();
-  if (error || mkdtemp(path.data()) == nullptr) {
-    return absl::ErrnoToStatus(
-        error ? error.value() : errno,
-        absl::StrCat("no temporary folder '", path,
-                     "' for models; --model_folder names another"));
-  }
-  return std::unique_ptr<TemporaryFolder>(new TemporaryFolder(path));
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 absl::StatusOr<ModelFiles> ShapeModels(const ShapeModelOptions& options) {
   const std::string shape = absl::StartsWith(options.shape, "qwen")

@@ -5,32 +5,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "engine/options.h"
 #include "tools/convert/weight_recipe.h"
 
 namespace deltaedge {
-
-// A folder that is removed with all that is in it when the object goes.
-class TemporaryFolder {
- public:
-  // Where the system has such folders. Errors are the system's.
-  static absl::StatusOr<std::unique_ptr<TemporaryFolder>> Create();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  explicit TemporaryFolder(std::string path) : path_(std::move(path)) {}
-
-  const std::string path_;
-};
 
 struct ShapeModelOptions {
   std::string shape;   // "0.8b" or "qwen3.5-0.8b", ...

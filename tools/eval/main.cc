@@ -21,7 +21,6 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
-#include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -32,10 +31,10 @@
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
 #include "nlohmann/json.hpp"
+#include "tools/cli/paths.h"
 #include "tools/convert/convert.h"
 #include "tools/convert/temporary_folder.h"
 #include "tools/convert/weight_recipe.h"
-#include "tools/cpp/runfiles/runfiles.h"
 #include "tools/eval/divergence.h"
 #include "tools/eval/evaluate.h"
 #include "tools/eval/scored_text.h"
@@ -76,30 +75,14 @@ absl::Status UsageError(absl::string_view message) {
       absl::StrCat(message, " (--help lists all flags)"));
 }
 
-// `bazel run` starts programs in a folder of its own and says where it was
-// called; paths are meant from there.
-std::string UserPath(const std::string& path) {
-  const char* folder = getenv("BUILD_WORKING_DIRECTORY");
-  if (folder == nullptr || path.empty() || path[0] == '/') return path;
-  return absl::StrCat(folder, "/", path);
-}
-
 // `path`, which the user gave, or else what lies beside this program.
 absl::StatusOr<std::string> PathOr(const std::string& path,
                                    const std::string& runfile,
                                    const char* program,
                                    absl::string_view flag) {
   if (!path.empty()) return UserPath(path);
-  std::string error;
-  const auto runfiles = absl::WrapUnique(
-      bazel::tools::cpp::runfiles::Runfiles::Create(program, &error));
-  if (runfiles == nullptr) {
-    return absl::NotFoundError(absl::StrCat(
-        "the dictionary is not beside this program; start it with `bazel run`, "
-        "or say --",
-        flag));
-  }
-  return runfiles->Rlocation("deltaedge/" + runfile);
+  return RunfilePath(program, runfile, "the dictionary",
+                     absl::StrCat("say --", flag));
 }
 
 struct Model {
