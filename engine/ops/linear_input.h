@@ -8,10 +8,16 @@
 #include "absl/base/attributes.h"
 #include "absl/status/statusor.h"
 #include "engine/base/aligned_buffer.h"
+#include "engine/model/weights.h"
 #include "kernels/quant/quantize_rows.h"
 #include "pthreadpool.h"
 
 namespace deltaedge {
+
+// Whether products with such weights want rows of int8.
+inline bool TakesInt8(WeightType type) {
+  return type == WeightType::kQ8 || type == WeightType::kQ4;
+}
 
 // A batch of rows on its way into products. Weights of 8 and 4 bits want rows
 // of int8: they are made when the first such product runs, and serve all that

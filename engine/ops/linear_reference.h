@@ -39,8 +39,7 @@ class ReferenceLinear final : public Linear {
   }
 
   ReferenceLinear(const Shape& shape, WeightType type)
-      : Linear(shape),
-        takes_int8_(type == WeightType::kQ8 || type == WeightType::kQ4) {}
+      : Linear(shape), takes_int8_(TakesInt8(type)) {}
 
   // Number `col` of row `row`.
   static double Weight(const MatrixView& matrix, int64_t row, int64_t col) {

@@ -124,10 +124,8 @@ absl::StatusOr<std::unique_ptr<LinearStack>> LinearStack::Create(
         absl::StrCat("product '", name, "' has panels of ",
                      linear->panel_outputs(), " outputs on this processor"));
   }
-  const bool takes_int8 =
-      stacked.type == WeightType::kQ8 || stacked.type == WeightType::kQ4;
-  return absl::WrapUnique(
-      new LinearStack(std::move(linear), takes_int8, outputs, stride));
+  return absl::WrapUnique(new LinearStack(
+      std::move(linear), TakesInt8(stacked.type), outputs, stride));
 }
 
 void LinearStack::Run(LinearInput& input, absl::Span<const Group> groups,

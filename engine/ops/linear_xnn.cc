@@ -52,10 +52,6 @@ constexpr int64_t kArgMaxChunkBytes = int64_t{512} << 10;
 // Outputs of a tile then stay in a thread's first-level cache.
 constexpr int64_t kPassingFloats = 4096;
 
-bool TakesInt8(WeightType type) {
-  return type == WeightType::kQ8 || type == WeightType::kQ4;
-}
-
 absl::Status XnnError(xnn_status status, absl::string_view name) {
   const std::string message =
       absl::StrCat("XNNPACK cannot make product '", name, "': ");
