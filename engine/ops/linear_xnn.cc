@@ -419,8 +419,13 @@ class XnnLinear final : public Linear {
         options.packed == nullptr ? absl::Span<const std::byte>()
                                   : options.packed->Take();
     // XNNPACK then reads the scales, to see whether they make sense, and
-    // nothing else.
-    if (!packed.empty()) parts = parts.first(1);
+    // nothing else. Which kernels it takes depends on the number of outputs
+    // only where they are fewer than a panel's.
+    int64_t outputs = out_features();
+    if (!packed.empty()) {
+      parts = parts.first(1);
+      outputs = std::min(outputs, kEnoughOutputs);
+    }
     weights_.Use(packed);
     weights_.set_pieces(options.packed);
     const absl::Cleanup forget = [&] { weights_.set_pieces(nullptr); };
@@ -434,16 +439,15 @@ class XnnLinear final : public Linear {
           Joined::Join(parts, &MatrixView::scales, ScaleBytes(parts[0]), name));
     } else {
       DELTAEDGE_ASSIGN_OR_RETURN(
-          scales, Joined::Ones(parts[0].type,
-                               out_features() * ScaleBytes(parts[0]), name));
+          scales,
+          Joined::Ones(parts[0].type, outputs * ScaleBytes(parts[0]), name));
     }
     DELTAEDGE_RETURN_IF_ERROR(
         XnnError(xnn_initialize(/*allocator=*/nullptr), name));
     xnn_operator_t op = nullptr;
-    const xnn_status status =
-        CreateOperator(parts[0].type, static_cast<size_t>(in_features()),
-                       static_cast<size_t>(out_features()), kernel, scales,
-                       weights_.provider(), &op);
+    const xnn_status status = CreateOperator(
+        parts[0].type, static_cast<size_t>(in_features()),
+        static_cast<size_t>(outputs), kernel, scales, weights_.provider(), &op);
     const absl::Cleanup delete_op = [&] { xnn_delete_operator(op); };
     DELTAEDGE_RETURN_IF_ERROR(weights_.status());
     DELTAEDGE_RETURN_IF_ERROR(XnnError(status, name));
@@ -494,6 +498,8 @@ class XnnLinear final : public Linear {
   }
 
   static constexpr size_t kMaxHeights = 8;
+  // More than any panel has.
+  static constexpr int64_t kEnoughOutputs = 256;
 
   const bool takes_int8_;
   PackedWeights weights_;
