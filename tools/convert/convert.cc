@@ -37,6 +37,7 @@
 #include "tools/convert/random_access_file.h"
 #include "tools/convert/safetensors.h"
 #include "tools/convert/tensor_map.h"
+#include "tools/convert/tensor_source.h"
 #include "tools/convert/tokenizer_json.h"
 #include "tools/convert/weight_recipe.h"
 #include "tools/convert/weight_writer.h"
@@ -61,7 +62,7 @@ bool FileExists(const std::string& path) {
 
 // Replacing one of the files that are read would lose it.
 absl::Status CheckOutput(const ConvertOptions& options,
-                         const Safetensors& checkpoint) {
+                         const TensorSource& checkpoint) {
   std::vector<std::string> inputs = {options.target};
   for (const RandomAccessFile& file : checkpoint.files()) {
     inputs.push_back(file.path());
@@ -133,8 +134,8 @@ absl::Status CheckFinite(absl::Span<const float> values, int64_t first,
 }
 
 // Rows [first, first + rows) of a matrix of the checkpoint.
-absl::StatusOr<std::vector<float>> ReadRows(const Safetensors& checkpoint,
-                                            const SafetensorsEntry& matrix,
+absl::StatusOr<std::vector<float>> ReadRows(const TensorSource& checkpoint,
+                                            const SourceTensor& matrix,
                                             int64_t first, int64_t rows) {
   const int64_t cols = matrix.elements / matrix.shape[0];
   std::vector<float> values(rows * cols);
@@ -144,7 +145,7 @@ absl::StatusOr<std::vector<float>> ReadRows(const Safetensors& checkpoint,
 }
 
 // Of a tensor that is one of the checkpoint's too.
-const SafetensorsEntry& SourceOf(const TensorMap& map, absl::string_view ours) {
+const SourceTensor& SourceOf(const TensorMap& map, absl::string_view ours) {
   return *std::find_if(map.tensors.begin(), map.tensors.end(),
                        [&](const MappedTensor& tensor) {
                          return tensor.spec.name == ours;
@@ -161,17 +162,17 @@ struct SourceSample {
 };
 
 absl::StatusOr<SourceSample> ReadSample(
-    const Safetensors& checkpoint, const TensorMap& map,
+    const TensorSource& checkpoint, const TensorMap& map,
     absl::Span<const absl::string_view> norms, absl::string_view matrix_name) {
   SourceSample sample;
   for (const absl::string_view name : norms) {
-    const SafetensorsEntry& norm = SourceOf(map, name);
+    const SourceTensor& norm = SourceOf(map, name);
     std::vector<float> values(norm.elements);
     DELTAEDGE_RETURN_IF_ERROR(
         checkpoint.ReadFloats(norm, 0, absl::MakeSpan(values)));
     sample.norms.push_back(std::move(values));
   }
-  const SafetensorsEntry& matrix = SourceOf(map, matrix_name);
+  const SourceTensor& matrix = SourceOf(map, matrix_name);
   const int64_t rows = std::min<int64_t>(matrix.shape[0], kFingerprintRows);
   DELTAEDGE_ASSIGN_OR_RETURN(sample.first_rows,
                              ReadRows(checkpoint, matrix, 0, rows));
@@ -182,11 +183,11 @@ absl::StatusOr<SourceSample> ReadSample(
 }
 
 // InvalidArgument unless both hold the same numbers.
-absl::Status CheckTiedHead(const Safetensors& checkpoint,
-                           const SafetensorsEntry& head,
-                           const SafetensorsEntry& embedding) {
+absl::Status CheckTiedHead(const TensorSource& checkpoint,
+                           const SourceTensor& head,
+                           const SourceTensor& embedding) {
   const std::string& path = checkpoint.PathOf(head);
-  if (head.shape != embedding.shape || !Safetensors::IsFloat(head)) {
+  if (head.shape != embedding.shape || !head.is_float) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": tie_word_embeddings is true, but lm_head.weight is ",
         head.dtype, " ", ShapeText(head.shape), " and the embedding table is ",
@@ -255,7 +256,7 @@ class Conversion {
   }
 
   absl::Status PrepareTarget(const HfTarget& target,
-                             const Safetensors& checkpoint) {
+                             const TensorSource& checkpoint) {
     if (!options_.target.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.input, ": is a target; a target of its own (",
@@ -324,7 +325,7 @@ class Conversion {
   }
 
   absl::Status PrepareDraft(const HfDraft& draft,
-                            const Safetensors& checkpoint) {
+                            const TensorSource& checkpoint) {
     if (options_.target.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.input,
@@ -365,7 +366,7 @@ class Conversion {
     return absl::OkStatus();
   }
 
-  absl::Status Write(const Safetensors& checkpoint) {
+  absl::Status Write(const TensorSource& checkpoint) {
     std::vector<TensorSpec> specs;
     int64_t fallbacks = 0;
     for (MappedTensor& tensor : map_.tensors) {
@@ -373,9 +374,12 @@ class Conversion {
       tensor.spec.type = TypeFor(options_.recipe, tensor.spec);
       specs.push_back(tensor.spec);
       for (const SourcePart& part : tensor.parts) {
-        const SafetensorsEntry& source = *part.source;
+        const SourceTensor& source = *part.source;
         summary_.parameters += part.elements;
-        summary_.source_bytes += source.bytes / source.elements * part.elements;
+        summary_.source_bytes +=
+            static_cast<int64_t>(static_cast<double>(source.bytes) *
+                                 static_cast<double>(part.elements) /
+                                 static_cast<double>(source.elements));
       }
       total_bytes_ +=
           TensorBytes(tensor.spec.type, tensor.spec.shape).value_or(0);
@@ -402,7 +406,7 @@ class Conversion {
     return absl::OkStatus();
   }
 
-  absl::Status WriteTensor(const Safetensors& checkpoint,
+  absl::Status WriteTensor(const TensorSource& checkpoint,
                            const MappedTensor& tensor, WeightWriter* writer) {
     int64_t elements = 0;
     for (const SourcePart& part : tensor.parts) elements += part.elements;

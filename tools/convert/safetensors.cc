@@ -14,16 +14,15 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/convert/json.h"
 #include "tools/convert/random_access_file.h"
+#include "tools/convert/tensor_source.h"
 
 namespace deltaedge {
 namespace {
@@ -130,13 +129,6 @@ const TypeInfo* FindType(absl::string_view name) {
 Decoder<float> DecoderOf(const TypeInfo& type, float) { return type.floats; }
 Decoder<int64_t> DecoderOf(const TypeInfo& type, int64_t) { return type.ints; }
 
-// A name from a file, made fit for a message.
-std::string Quoted(absl::string_view name) {
-  constexpr size_t kMaxLength = 120;
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(name.substr(0, kMaxLength)),
-                      name.size() > kMaxLength ? "...\"" : "\"");
-}
-
 // Reads a header without building a document of it: the text may be large, and
 // must be what the format says and nothing else.
 //   {"__metadata__": {key: text, ...},
@@ -175,7 +167,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool string(std::string& value) override {
     if (place_ == Place::kMetadata) return true;
     if (place_ != Place::kTensor || key_ != "dtype") {
-      return Unexpected(Quoted(value));
+      return Unexpected(QuotedName(value));
     }
     entry_.dtype = std::move(value);
     return true;
@@ -188,7 +180,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       place_ = Place::kMetadata;
     } else if (place_ == Place::kRoot) {
       place_ = Place::kTensor;
-      entry_ = SafetensorsEntry();
+      entry_ = SourceTensor();
       key_.clear();
       has_shape_ = has_offsets_ = false;
     } else {
@@ -248,9 +240,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
                        (value == "data_offsets" && has_offsets_);
     if (again ||
         (value != "dtype" && value != "shape" && value != "data_offsets")) {
-      return Fail(absl::StrCat("tensor ", Quoted(name_), " has ",
+      return Fail(absl::StrCat("tensor ", QuotedName(name_), " has ",
                                again ? "two keys " : "the unknown key ",
-                               Quoted(value)));
+                               QuotedName(value)));
     }
     key_ = std::move(value);
     return true;
@@ -276,7 +268,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       return Fail(absl::StrCat("the header is ", what, ", not an object"));
     }
     if (place_ == Place::kRoot) {
-      return Fail(absl::StrCat("header entry ", Quoted(name_), " is ", what,
+      return Fail(absl::StrCat("header entry ", QuotedName(name_), " is ", what,
                                ", not an object"));
     }
     if (place_ == Place::kMetadata) {
@@ -287,7 +279,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   std::string TensorKey() const {
-    return absl::StrCat("tensor ", Quoted(name_), ": ",
+    return absl::StrCat("tensor ", QuotedName(name_), ": ",
                         key_.empty() ? "its description" : key_);
   }
 
@@ -296,14 +288,14 @@ class HeaderReader : public nlohmann::json_sax<Json> {
                           : !has_shape_        ? "shape"
                           : !has_offsets_      ? "data_offsets"
                                                : nullptr;
-    const std::string tensor = absl::StrCat("tensor ", Quoted(name_));
+    const std::string tensor = absl::StrCat("tensor ", QuotedName(name_));
     if (missing != nullptr) {
       return Fail(absl::StrCat(tensor, " has no ", missing));
     }
     const TypeInfo* const type = FindType(entry_.dtype);
     if (type == nullptr) {
-      return Fail(
-          absl::StrCat(tensor, " has the unknown type ", Quoted(entry_.dtype)));
+      return Fail(absl::StrCat(tensor, " has the unknown type ",
+                               QuotedName(entry_.dtype)));
     }
     int64_t elements = 1;
     bool fits = true;
@@ -323,6 +315,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
                                entry_.bytes));
     }
     entry_.elements = elements;
+    entry_.is_float = type->floats != nullptr;
     if (!entries_->emplace(name_, std::move(entry_)).second) {
       return Fail(absl::StrCat(tensor, " occurs twice"));
     }
@@ -333,7 +326,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   Place place_ = Place::kNothing;
   std::string name_;  // Of the entry at hand.
   std::string key_;   // Within a tensor.
-  SafetensorsEntry entry_;
+  SourceTensor entry_;
   std::vector<int64_t> numbers_;
   bool has_shape_ = false;
   bool has_offsets_ = false;
@@ -354,16 +347,16 @@ absl::Status CheckCover(const Safetensors::Entries& entries, int64_t data_bytes,
             });
   int64_t covered = 0;
   for (const auto* item : by_offset) {
-    const SafetensorsEntry& entry = item->second;
+    const SourceTensor& entry = item->second;
     const int64_t end = entry.offset + entry.bytes;
     if (end > data_bytes) {
       return absl::DataLossError(absl::StrCat(
-          path, ": tensor ", Quoted(item->first), " ends at data byte ", end,
-          ", but the file has ", data_bytes, " of them"));
+          path, ": tensor ", QuotedName(item->first), " ends at data byte ",
+          end, ", but the file has ", data_bytes, " of them"));
     }
     if (entry.offset != covered) {
       return absl::InvalidArgumentError(absl::StrCat(
-          path, ": tensor ", Quoted(item->first), " begins at data byte ",
+          path, ": tensor ", QuotedName(item->first), " begins at data byte ",
           entry.offset, entry.offset < covered ? ", inside " : ", not behind ",
           "the tensor before it, which ends at ", covered));
     }
@@ -424,8 +417,8 @@ absl::Status Safetensors::AddFile(const std::string& path) {
         entries_.emplace(item.first, std::move(item.second));
     if (!added) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": tensor ", Quoted(item.first), " is also in ",
-                       PathOf(place->second)));
+          absl::StrCat(path, ": tensor ", QuotedName(item.first),
+                       " is also in ", PathOf(place->second)));
     }
   }
   return absl::OkStatus();
@@ -464,8 +457,8 @@ absl::StatusOr<Safetensors> Safetensors::OpenFolder(const std::string& folder) {
     if (file == nullptr || !absl::EndsWith(*file, ".safetensors") ||
         absl::StrContains(*file, '/') || absl::StrContains(*file, '\0')) {
       return absl::InvalidArgumentError(absl::StrCat(
-          index_path, ": tensor ", Quoted(name), " is in ", ShortJson(shard),
-          ", which is no file name ending in .safetensors"));
+          index_path, ": tensor ", QuotedName(name), " is in ",
+          ShortJson(shard), ", which is no file name ending in .safetensors"));
     }
     shard_of.emplace(name, *file);
     ++tensors_in[*file];
@@ -476,17 +469,17 @@ absl::StatusOr<Safetensors> Safetensors::OpenFolder(const std::string& folder) {
         checkpoint.AddFile(absl::StrCat(folder, "/", shard));
     if (absl::IsNotFound(added)) {
       return absl::NotFoundError(absl::StrCat(index_path, ": shard ",
-                                              Quoted(shard), " with ", count,
-                                              " tensors is missing"));
+                                              QuotedName(shard), " with ",
+                                              count, " tensors is missing"));
     }
     DELTAEDGE_RETURN_IF_ERROR(added);
   }
   for (const auto& [name, shard] : shard_of) {
-    const SafetensorsEntry* const entry = checkpoint.Find(name);
+    const SourceTensor* const entry = checkpoint.Find(name);
     const std::string path = absl::StrCat(folder, "/", shard);
     if (entry == nullptr || checkpoint.PathOf(*entry) != path) {
       return absl::InvalidArgumentError(absl::StrCat(
-          index_path, ": tensor ", Quoted(name), " is not in ", path,
+          index_path, ": tensor ", QuotedName(name), " is not in ", path,
           entry == nullptr
               ? ""
               : absl::StrCat(" but in ", checkpoint.PathOf(*entry))));
@@ -495,25 +488,15 @@ absl::StatusOr<Safetensors> Safetensors::OpenFolder(const std::string& folder) {
   for (const auto& [name, entry] : checkpoint.entries()) {
     if (!shard_of.contains(name)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(checkpoint.PathOf(entry), ": tensor ", Quoted(name),
+          absl::StrCat(checkpoint.PathOf(entry), ": tensor ", QuotedName(name),
                        " is not listed in ", index_path));
     }
   }
   return checkpoint;
 }
 
-const SafetensorsEntry* Safetensors::Find(absl::string_view name) const {
-  const auto found = entries_.find(name);
-  return found == entries_.end() ? nullptr : &found->second;
-}
-
-bool Safetensors::IsFloat(const SafetensorsEntry& entry) {
-  const TypeInfo* const type = FindType(entry.dtype);
-  return type != nullptr && type->floats != nullptr;
-}
-
 template <class Value>
-absl::Status Safetensors::Read(const SafetensorsEntry& entry, int64_t first,
+absl::Status Safetensors::Read(const SourceTensor& entry, int64_t first,
                                absl::Span<Value> out) const {
   const TypeInfo* const type = FindType(entry.dtype);
   const auto decode = type == nullptr ? nullptr : DecoderOf(*type, Value());
@@ -523,11 +506,7 @@ absl::Status Safetensors::Read(const SafetensorsEntry& entry, int64_t first,
         std::is_integral_v<Value> ? "integers" : "floats"));
   }
   const int64_t count = static_cast<int64_t>(out.size());
-  if (first < 0 || first > entry.elements || count > entry.elements - first) {
-    return absl::OutOfRangeError(
-        absl::StrCat(PathOf(entry), ": ", count, " elements from ", first,
-                     " asked of a tensor that has ", entry.elements));
-  }
+  DELTAEDGE_RETURN_IF_ERROR(CheckRange(entry, first, count));
   constexpr int64_t kPieceBytes = 1 << 16;
   std::vector<unsigned char> piece(std::min(kPieceBytes, count * type->bytes));
   const int64_t piece_elements = kPieceBytes / type->bytes;
@@ -541,13 +520,12 @@ absl::Status Safetensors::Read(const SafetensorsEntry& entry, int64_t first,
   return absl::OkStatus();
 }
 
-absl::Status Safetensors::ReadFloats(const SafetensorsEntry& entry,
-                                     int64_t first,
+absl::Status Safetensors::ReadFloats(const SourceTensor& entry, int64_t first,
                                      absl::Span<float> out) const {
   return Read(entry, first, out);
 }
 
-absl::Status Safetensors::ReadInts(const SafetensorsEntry& entry, int64_t first,
+absl::Status Safetensors::ReadInts(const SourceTensor& entry, int64_t first,
                                    absl::Span<int64_t> out) const {
   return Read(entry, first, out);
 }
@@ -555,11 +533,11 @@ absl::Status Safetensors::ReadInts(const SafetensorsEntry& entry, int64_t first,
 template <class Value>
 absl::StatusOr<std::vector<Value>> Safetensors::ReadAll(
     absl::string_view name) const {
-  const SafetensorsEntry* const entry = Find(name);
+  const SourceTensor* const entry = Find(name);
   if (entry == nullptr) {
     return absl::NotFoundError(
         absl::StrCat(files_.empty() ? "" : files_[0].path(), ": has no tensor ",
-                     Quoted(name)));
+                     QuotedName(name)));
   }
   std::vector<Value> values(entry->elements);
   DELTAEDGE_RETURN_IF_ERROR(Read(*entry, 0, absl::MakeSpan(values)));
@@ -574,10 +552,6 @@ absl::StatusOr<std::vector<float>> Safetensors::ReadFloats(
 absl::StatusOr<std::vector<int64_t>> Safetensors::ReadInts(
     absl::string_view name) const {
   return ReadAll<int64_t>(name);
-}
-
-std::string ShapeText(absl::Span<const int64_t> shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
 }  // namespace deltaedge

@@ -20,7 +20,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/model/config.h"
 #include "engine/model/tensor_list.h"
-#include "tools/convert/safetensors.h"
+#include "tools/convert/tensor_source.h"
 
 namespace deltaedge {
 namespace {
@@ -111,7 +111,7 @@ const Foreign* FindForeign(absl::string_view name) {
 
 // The only name, or none, that is `last` or ends in "." and `last`.
 absl::StatusOr<std::optional<std::string>> FindByEnd(
-    const Safetensors& checkpoint, absl::string_view last) {
+    const TensorSource& checkpoint, absl::string_view last) {
   std::optional<std::string> found;
   for (const auto& [name, entry] : checkpoint.entries()) {
     absl::string_view before = name;
@@ -160,7 +160,7 @@ std::pair<absl::string_view, absl::string_view> SplitLayer(
 // Fills one TensorMap.
 class Mapper {
  public:
-  Mapper(const Safetensors& checkpoint, absl::Span<const NamePair> names,
+  Mapper(const TensorSource& checkpoint, absl::Span<const NamePair> names,
          std::string prefix)
       : checkpoint_(checkpoint), names_(names), prefix_(std::move(prefix)) {}
 
@@ -178,7 +178,7 @@ class Mapper {
 
   absl::Status AddFrom(const TensorSpec& spec, const std::string& name,
                        TensorChange change) {
-    DELTAEDGE_ASSIGN_OR_RETURN(const SafetensorsEntry* const source,
+    DELTAEDGE_ASSIGN_OR_RETURN(const SourceTensor* const source,
                                Find(
                                    name,
                                    [&](const std::vector<int64_t>& shape) {
@@ -204,7 +204,7 @@ class Mapper {
                           const std::vector<int64_t>& shape, int64_t first,
                           int64_t rows, MappedTensor* tensor) {
     DELTAEDGE_ASSIGN_OR_RETURN(
-        const SafetensorsEntry* const source,
+        const SourceTensor* const source,
         Find(
             name,
             [&](const std::vector<int64_t>& theirs) { return theirs == shape; },
@@ -223,10 +223,10 @@ class Mapper {
       if (used_.contains(name)) continue;
       const Foreign* const foreign = FindForeign(name);
       if (foreign == nullptr) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(checkpoint_.PathOf(entry), ": tensor ", name, " ",
-                         ShapeText(entry.shape),
-                         " has no place in a model of this config.json"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            checkpoint_.PathOf(entry), ": tensor ", name, " ",
+            ShapeText(entry.shape), " has no place in a model of this ",
+            checkpoint_.config_name()));
       }
       auto skipped = std::find_if(
           map_.skipped.begin(), map_.skipped.end(),
@@ -244,10 +244,10 @@ class Mapper {
  private:
   // The tensor `name`, a float one whose shape `fits`.
   template <class Fits>
-  absl::StatusOr<const SafetensorsEntry*> Find(const std::string& name,
-                                               const Fits& fits,
-                                               const std::string& shape) {
-    const SafetensorsEntry* const source = checkpoint_.Find(name);
+  absl::StatusOr<const SourceTensor*> Find(const std::string& name,
+                                           const Fits& fits,
+                                           const std::string& shape) {
+    const SourceTensor* const source = checkpoint_.Find(name);
     if (source == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat(Where(), ": tensor ", name,
@@ -255,15 +255,15 @@ class Mapper {
     }
     const std::string tensor =
         absl::StrCat(checkpoint_.PathOf(*source), ": tensor ", name);
-    if (!Safetensors::IsFloat(*source)) {
+    if (!source->is_float) {
       return absl::InvalidArgumentError(
           absl::StrCat(tensor, " is of type ", source->dtype,
                        "; supported are BF16, F16 and F32"));
     }
     if (!fits(source->shape)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(tensor, " has shape ", ShapeText(source->shape),
-                       ", but config.json asks for ", shape));
+      return absl::InvalidArgumentError(absl::StrCat(
+          tensor, " has shape ", ShapeText(source->shape), ", but ",
+          checkpoint_.config_name(), " asks for ", shape));
     }
     used_.insert(name);
     return source;
@@ -274,7 +274,7 @@ class Mapper {
                                        : checkpoint_.files()[0].path();
   }
 
-  const Safetensors& checkpoint_;
+  const TensorSource& checkpoint_;
   const absl::Span<const NamePair> names_;
   const std::string prefix_;
   TensorMap map_;
@@ -377,7 +377,7 @@ absl::Status AddOfLayer(const TensorSpec& spec, absl::string_view ours,
 
 }  // namespace
 
-absl::StatusOr<TensorMap> MapTarget(const Safetensors& checkpoint,
+absl::StatusOr<TensorMap> MapTarget(const TensorSource& checkpoint,
                                     std::optional<bool> tied,
                                     TargetConfig* config) {
   DELTAEDGE_ASSIGN_OR_RETURN(const std::optional<std::string> embedding,
@@ -403,7 +403,7 @@ absl::StatusOr<TensorMap> MapTarget(const Safetensors& checkpoint,
   return mapper.Finish();
 }
 
-absl::StatusOr<TensorMap> MapDraft(const Safetensors& checkpoint,
+absl::StatusOr<TensorMap> MapDraft(const TensorSource& checkpoint,
                                    const DraftConfig& config) {
   Mapper mapper(checkpoint, kDraftNames, "");
   for (const TensorSpec& spec : TensorSpecs(config)) {

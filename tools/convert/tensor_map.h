@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "engine/model/config.h"
 #include "engine/model/tensor_list.h"
-#include "tools/convert/safetensors.h"
+#include "tools/convert/tensor_source.h"
 
 namespace deltaedge {
 
@@ -26,7 +26,7 @@ enum class TensorChange {
 // Whole rows of a tensor of the checkpoint, which `source` points into.
 struct SourcePart {
   std::string name;
-  const SafetensorsEntry* source = nullptr;
+  const SourceTensor* source = nullptr;
   int64_t first = 0;     // Element.
   int64_t elements = 0;  // Number of them.
 };
@@ -52,7 +52,7 @@ struct TensorMap {
   std::vector<Skipped> skipped;
   // A head that is there though embeddings are tied: the caller must see that
   // it equals the embedding table, and leaves it out. Null: there is none.
-  const SafetensorsEntry* redundant_head = nullptr;
+  const SourceTensor* redundant_head = nullptr;
 };
 
 // Finds every tensor of a target of `config` in `checkpoint`, whatever prefix
@@ -64,12 +64,12 @@ struct TensorMap {
 // nothing, the presence of a head does.
 // InvalidArgument names the tensor: missing, not known, of another shape (and
 // both shapes) or not of a float type; a head that is missing.
-absl::StatusOr<TensorMap> MapTarget(const Safetensors& checkpoint,
+absl::StatusOr<TensorMap> MapTarget(const TensorSource& checkpoint,
                                     std::optional<bool> tied,
                                     TargetConfig* config);
 
 // The same for a draft.
-absl::StatusOr<TensorMap> MapDraft(const Safetensors& checkpoint,
+absl::StatusOr<TensorMap> MapDraft(const TensorSource& checkpoint,
                                    const DraftConfig& config);
 
 }  // namespace deltaedge

@@ -72,9 +72,9 @@ bool GoldenTensors::Has(absl::string_view section,
   return file_.Find(Join(section, name)) != nullptr;
 }
 
-absl::StatusOr<const SafetensorsEntry*> GoldenTensors::Find(
+absl::StatusOr<const SourceTensor*> GoldenTensors::Find(
     const std::string& full_name, size_t dims) {
-  const SafetensorsEntry* entry = file_.Find(full_name);
+  const SourceTensor* entry = file_.Find(full_name);
   if (entry == nullptr) {
     return absl::NotFoundError(absl::StrCat("the golden has no ", full_name));
   }
@@ -91,8 +91,7 @@ absl::StatusOr<GoldenFloats> GoldenTensors::Floats(absl::string_view section,
                                                    absl::string_view name,
                                                    size_t dims) {
   const std::string full_name = Join(section, name);
-  DELTAEDGE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry,
-                             Find(full_name, dims));
+  DELTAEDGE_ASSIGN_OR_RETURN(const SourceTensor* entry, Find(full_name, dims));
   GoldenFloats tensor;
   tensor.shape = entry->shape;
   DELTAEDGE_ASSIGN_OR_RETURN(tensor.values, file_.ReadFloats(full_name));
@@ -103,8 +102,7 @@ absl::StatusOr<GoldenInts> GoldenTensors::Ints(absl::string_view section,
                                                absl::string_view name,
                                                size_t dims) {
   const std::string full_name = Join(section, name);
-  DELTAEDGE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry,
-                             Find(full_name, dims));
+  DELTAEDGE_ASSIGN_OR_RETURN(const SourceTensor* entry, Find(full_name, dims));
   GoldenInts tensor;
   tensor.shape = entry->shape;
   DELTAEDGE_ASSIGN_OR_RETURN(tensor.values, file_.ReadInts(full_name));

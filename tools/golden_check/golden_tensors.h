@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "engine/types.h"
 #include "tools/convert/safetensors.h"
+#include "tools/convert/tensor_source.h"
 
 namespace deltaedge {
 
@@ -63,8 +64,8 @@ class GoldenTensors {
  private:
   explicit GoldenTensors(Safetensors file) : file_(std::move(file)) {}
 
-  absl::StatusOr<const SafetensorsEntry*> Find(const std::string& full_name,
-                                               size_t dims);
+  absl::StatusOr<const SourceTensor*> Find(const std::string& full_name,
+                                           size_t dims);
 
   Safetensors file_;
   absl::btree_set<std::string> known_;

@@ -19,6 +19,7 @@
 #include "tests/testing/random.h"
 #include "tests/tools/convert/safetensors_writer.h"
 #include "tests/tools/convert/temp_folder.h"
+#include "tools/convert/tensor_source.h"
 
 namespace deltaedge {
 namespace {
@@ -143,7 +144,7 @@ TEST(SafetensorsTest, AnyPieceEqualsThatPartOfTheWhole) {
   const auto file =
       Safetensors::OpenFile(folder.Write("a.safetensors", writer.Bytes()));
   ASSERT_TRUE(file.ok()) << file.status();
-  const SafetensorsEntry& x = *file->Find("x");
+  const SourceTensor& x = *file->Find("x");
   for (int i = 0; i < 50; ++i) {
     const int first = random.Int(0, size);
     std::vector<float> piece(random.Int(0, static_cast<int>(size) - first));
@@ -174,9 +175,9 @@ TEST(SafetensorsTest, RefusesToReadOneKindAsAnother) {
   EXPECT_THAT(file->ReadFloats("d").status().message(), HasSubstr("F64"));
   EXPECT_THAT(file->ReadFloats("e").status().message(), HasSubstr("F8_E4M3"));
   EXPECT_EQ(file->ReadFloats("x").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(Safetensors::IsFloat(*file->Find("f")));
-  EXPECT_FALSE(Safetensors::IsFloat(*file->Find("i")));
-  EXPECT_FALSE(Safetensors::IsFloat(*file->Find("d")));
+  EXPECT_TRUE(file->Find("f")->is_float);
+  EXPECT_FALSE(file->Find("i")->is_float);
+  EXPECT_FALSE(file->Find("d")->is_float);
 }
 
 struct BadFile {
@@ -342,7 +343,7 @@ TEST(SafetensorsTest, EveryFlippedByteIsAnErrorOrSound) {
           Safetensors::OpenFile(folder.Write("x.safetensors", flipped));
       if (!file.ok()) continue;
       for (const auto& [name, entry] : file->entries()) {
-        const absl::Status read = Safetensors::IsFloat(entry)
+        const absl::Status read = entry.is_float
                                       ? file->ReadFloats(name).status()
                                       : file->ReadInts(name).status();
         EXPECT_NE(read.code(), absl::StatusCode::kDataLoss) << read;

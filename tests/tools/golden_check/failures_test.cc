@@ -17,6 +17,7 @@
 #include "tests/tools/convert/temp_folder.h"
 #include "tests/tools/golden_check/golden_files.h"
 #include "tools/convert/safetensors.h"
+#include "tools/convert/tensor_source.h"
 #include "tools/golden_check/golden_check.h"
 #include "tools/golden_check/report.h"
 
@@ -37,7 +38,7 @@ void Replace(const std::string& path, const std::string& name, int64_t index,
              const std::function<Value(Value)>& change) {
   const auto file = Safetensors::OpenFile(path);
   ASSERT_TRUE(file.ok()) << file.status();
-  const SafetensorsEntry* entry = file->Find(name);
+  const SourceTensor* entry = file->Find(name);
   ASSERT_NE(entry, nullptr) << name;
   ASSERT_LT(index, entry->elements);
   std::string bytes = ReadBytes(path);
