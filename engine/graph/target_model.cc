@@ -227,6 +227,7 @@ class TargetModelImpl : public TargetModel {
       scores |= WantsScores(pass) || pass.final_hidden != nullptr;
     }
     const int32_t rows = row_begin_.back();
+    int32_t routers = 0;
     for (Layer& layer : layers_) {
       if (Cancelled(passes)) return absl::CancelledError("cancelled");
       RmsNorm(rows, hidden, x, hidden, layer.weights->input_norm,
@@ -245,6 +246,7 @@ class TargetModelImpl : public TargetModel {
       if (layer.moe != nullptr) {
         layer.moe->Run(act_.h.data(), rows, &act_.input, &act_.mlp, &act_.moe,
                        act_.y.data(), pool_);
+        CopyRouters(passes, routers++);
       } else {
         layer.mlp->Run(act_.h.data(), rows, &act_.input, &act_.mlp,
                        act_.y.data(), pool_);
@@ -304,6 +306,27 @@ class TargetModelImpl : public TargetModel {
         std::memcpy(passes[i].taps + (int64_t{t} * taps_ + tap) * hidden,
                     x + t * hidden, hidden * sizeof(float));
       }
+    }
+  }
+
+  // What layer `index` of those with experts decided.
+  void CopyRouters(absl::Span<const TargetPass> passes, int64_t index) {
+    const int64_t experts = config_.moe.experts;
+    const int64_t top_k = config_.moe.experts_per_token;
+    const MoeScratch& moe = act_.moe;
+    for (size_t i = 0; i < passes.size(); ++i) {
+      const RouterOutputs* const out = passes[i].routers;
+      if (out == nullptr) continue;
+      const int64_t begin = row_begin_[i], rows = passes[i].plan.rows;
+      for (int64_t t = 0; t < rows; ++t) {
+        // The last one is the shared expert's.
+        std::copy_n(moe.logits.data() + (begin + t) * (experts + 1), experts,
+                    out->logits + (index * rows + t) * experts);
+      }
+      std::copy_n(moe.ids.data() + begin * top_k, rows * top_k,
+                  out->ids + index * rows * top_k);
+      std::copy_n(moe.weights.data() + begin * top_k, rows * top_k,
+                  out->weights + index * rows * top_k);
     }
   }
 

@@ -23,6 +23,15 @@
 
 namespace deltaedge {
 
+// What the routers of all layers with experts (L of them) decided about `rows`
+// rows: their scores, and by rank the experts of each row and the weights of
+// their answers.
+struct RouterOutputs {
+  float* logits = nullptr;   // [L, rows, E]
+  int32_t* ids = nullptr;    // [L, rows, k]
+  float* weights = nullptr;  // [L, rows, k]
+};
+
 // One sequence's rows in a run through the target. All pointers are borrowed
 // for the call.
 struct TargetPass {
@@ -45,6 +54,7 @@ struct TargetPass {
   // Outputs of the tapped layers side by side, in the order in which
   // TargetModel::Create was given them: [rows, taps * H].
   float* taps = nullptr;
+  const RouterOutputs* routers = nullptr;
 
   // Looked at before every layer; may be null. A run ends early when all of its
   // passes were cancelled.

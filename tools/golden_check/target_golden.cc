@@ -3,6 +3,7 @@
 #include "tools/golden_check/target_golden.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -114,6 +115,54 @@ absl::Status CheckOutput(const Prompt& prompt, const std::string& name,
     }
   }
   prompt.report->Close(full_name, ours, golden.values, kModelLimit);
+  return absl::OkStatus();
+}
+
+// "router_topk.3"
+bool IsRouterName(absl::string_view name) {
+  const auto [kind, layer] = SplitNumber(name);
+  return layer >= 0 && (kind == "router_logits" || kind == "router_topk" ||
+                        kind == "router_weights");
+}
+
+// Compares what the router of one layer decided about the prompt's rows.
+absl::Status CheckRouter(const Prompt& prompt, const std::string& name,
+                         const TargetRunner::Outputs& outputs) {
+  const TargetConfig& config = prompt.runner->config();
+  const MoeConfig& moe = config.moe;
+  const auto [kind, layer] = SplitNumber(name);
+  const auto layers = static_cast<int32_t>(config.layers.size());
+  if (layer >= layers || !config.has_experts(static_cast<size_t>(layer))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model has no experts in layer ", layer));
+  }
+  const int64_t rows = prompt.rows();
+  const int64_t width =
+      kind == "router_logits" ? moe.experts : moe.experts_per_token;
+  const auto size = static_cast<size_t>(rows * width);
+  const size_t begin =
+      size * static_cast<size_t>(std::count(moe.layers.begin(),
+                                            moe.layers.begin() + layer, true));
+  if (kind == "router_topk") {
+    DELTAEDGE_ASSIGN_OR_RETURN(const GoldenInts golden,
+                               prompt.golden->Ints(prompt.section, name, 2));
+    DELTAEDGE_RETURN_IF_ERROR(CheckShape(golden.shape, {rows, width}));
+    const auto ids = outputs.router_ids.begin() + static_cast<ptrdiff_t>(begin);
+    prompt.report->Equal(
+        prompt.Name(name),
+        std::vector<int64_t>(ids, ids + static_cast<ptrdiff_t>(size)),
+        golden.values);
+    return absl::OkStatus();
+  }
+  DELTAEDGE_ASSIGN_OR_RETURN(const GoldenFloats golden,
+                             prompt.golden->Floats(prompt.section, name, 2));
+  DELTAEDGE_RETURN_IF_ERROR(CheckShape(golden.shape, {rows, width}));
+  prompt.report->Close(
+      prompt.Name(name),
+      absl::MakeConstSpan(kind == "router_logits" ? outputs.router_logits
+                                                  : outputs.router_weights)
+          .subspan(begin, size),
+      golden.values, kModelLimit);
   return absl::OkStatus();
 }
 
@@ -358,6 +407,8 @@ absl::Status CheckTargetPrompt(const Prompt& prompt, DraftRunner* draft) {
       status = CheckOutput(prompt, name, outputs);
     } else if (IsStateName(name)) {
       status = CheckState(prompt, name, name, &sequence);
+    } else if (IsRouterName(name)) {
+      status = CheckRouter(prompt, name, outputs);
     }
     if (!status.ok()) prompt.report->Fail(prompt.Name(name), status);
   }
@@ -659,7 +710,8 @@ bool IsTargetPrompt(const GoldenTensors& golden, absl::string_view prompt) {
     return false;
   }
   for (const std::string& name : golden.Names(prompt)) {
-    if (IsOutputName(name) || IsStateName(name) || name == "greedy") {
+    if (IsOutputName(name) || IsStateName(name) || IsRouterName(name) ||
+        name == "greedy") {
       return true;
     }
   }

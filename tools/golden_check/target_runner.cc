@@ -91,6 +91,15 @@ absl::StatusOr<TargetRunner::Outputs> TargetRunner::Run(
   DELTAEDGE_ASSIGN_OR_RETURN(
       outputs.taps,
       AlignedArray<float>::Allocate({rows, tap_floats_}, "tapped rows"));
+  const MoeConfig& moe = config().moe;
+  const int64_t routed =
+      std::count(moe.layers.begin(), moe.layers.end(), true) * rows;
+  outputs.router_logits.resize(routed * moe.experts);
+  outputs.router_ids.resize(routed * moe.experts_per_token);
+  outputs.router_weights.resize(routed * moe.experts_per_token);
+  const RouterOutputs routers = {outputs.router_logits.data(),
+                                 outputs.router_ids.data(),
+                                 outputs.router_weights.data()};
   TargetPass pass;
   pass.tokens = tokens;
   DELTAEDGE_ASSIGN_OR_RETURN(pass.plan,
@@ -100,6 +109,7 @@ absl::StatusOr<TargetRunner::Outputs> TargetRunner::Run(
   pass.logits = outputs.logits.data();
   pass.final_hidden = outputs.final_hidden.data();
   pass.taps = outputs.taps.empty() ? nullptr : outputs.taps.data();
+  pass.routers = &routers;
   sequence->cursor.Begin(pass.plan);
   DELTAEDGE_RETURN_IF_ERROR(model_->Run(pass));
   sequence->recurrent.Adopt(pass.plan, sequence->cursor.column(), &spare_);

@@ -77,6 +77,9 @@ class TargetRunner {
     std::vector<float> logits;        // [rows, vocab_size]
     std::vector<float> final_hidden;  // [rows, H]
     AlignedArray<float> taps;         // [rows, taps * H]
+    // As RouterOutputs; empty without experts.
+    std::vector<float> router_logits, router_weights;
+    std::vector<int32_t> router_ids;
   };
   absl::StatusOr<Outputs> Run(absl::Span<const TokenId> tokens,
                               TargetSequence* sequence);

@@ -2,6 +2,9 @@
 
 #include "engine/graph/moe.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -13,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "engine/base/thread_pool.h"
 #include "engine/graph/mlp.h"
 #include "engine/model/config.h"
@@ -21,6 +25,7 @@
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
+#include "engine/ops/packed_cache.h"
 #include "gtest/gtest.h"
 #include "kernels/moe/moe_reference.h"
 #include "pthreadpool.h"
@@ -52,6 +57,8 @@ Shape MakeShape(int32_t hidden, int32_t experts, int32_t top_k, int32_t size,
 // All sizes odd; and sizes that int4 can have.
 const Shape kOdd = MakeShape(23, 7, 3, 13, 9, true);
 const Shape kEven = MakeShape(64, 6, 2, 32, 96, false);
+// An expert is several pages of memory, whatever its weights' type.
+const Shape kMapped = MakeShape(256, 6, 2, 96, 32, true);
 
 // A mixture with random weights and the buffers to run it.
 class Mixture {
@@ -71,7 +78,7 @@ class Mixture {
                 gate_up_.View(),
                 down_.View(),
                 {gate_.View(), up_.View(), shared_down_.View()}};
-    input_ = LinearInput::Allocate(kMaxRows, 128).value();
+    input_ = LinearInput::Allocate(kMaxRows, 256).value();
     mlp_ = MlpScratch::Allocate(kMaxRows, Is()).value();
     scratch_ = MoeScratch::Allocate(kMaxRows, H(), shape_.config).value();
   }
@@ -255,14 +262,20 @@ INSTANTIATE_TEST_SUITE_P(Types, MoeTest, ::testing::ValuesIn(kWeightTypes),
                            return std::string(WeightTypeName(info.param));
                          });
 
+// Experts 1 and 4 have the largest logits of any positive row.
+std::vector<float> RouterTo1And4(const Shape& shape) {
+  const int32_t hidden = shape.hidden;
+  std::vector<float> router(shape.config.experts * hidden, 0.0f);
+  std::fill_n(router.begin() + 1 * hidden, hidden, 2.0f);
+  std::fill_n(router.begin() + 4 * hidden, hidden, 1.0f);
+  return router;
+}
+
 // An expert that no row chose may hold anything.
 TEST(MoeTest, OnlyChosenExpertsAreRead) {
   Mixture mixture(kEven, WeightType::kF32);
   const int32_t hidden = kEven.hidden, size = kEven.config.expert_size;
-  // Experts 1 and 4 have the largest logits, whatever a positive row is.
-  std::vector<float> router(6 * hidden, 0.0f);
-  std::fill_n(router.begin() + 1 * hidden, hidden, 2.0f);
-  std::fill_n(router.begin() + 4 * hidden, hidden, 1.0f);
+  const std::vector<float> router = RouterTo1And4(kEven);
   std::vector<float> gate_up(6 * 2 * size * hidden,
                              std::numeric_limits<float>::quiet_NaN());
   std::vector<float> down(6 * hidden * size,
@@ -281,6 +294,86 @@ TEST(MoeTest, OnlyChosenExpertsAreRead) {
     EXPECT_TRUE(std::isfinite(y));
   }
 }
+
+// Packed weights in a file whose pages can be taken away.
+class MappedExpertsTest : public ::testing::TestWithParam<WeightType> {
+ protected:
+  void SetUp() override {
+    const std::string path = ::testing::TempDir() + "/experts.packed";
+    const auto writer = PackedCacheWriter::Create(path, "key");
+    ASSERT_EQ(writer.status(), absl::OkStatus());
+    PackedPieces to(writer->get(), /*in_file=*/false);
+    mixture_.weights().router.data = router_.data();
+    const absl::Status made = Make(&to);
+    if (absl::IsUnimplemented(made)) GTEST_SKIP() << made;
+    ASSERT_EQ(made, absl::OkStatus());
+    ASSERT_EQ(to.status(), absl::OkStatus());
+    ASSERT_EQ((*writer)->Commit(), absl::OkStatus());
+    auto opened = PackedCache::Open(
+        path, "key", PackedCache::Verify::kStructure, PackedCache::Use::kSome);
+    ASSERT_EQ(opened.status(), absl::OkStatus());
+    cache_ = *std::move(opened);
+    PackedPieces from(cache_.get());
+    ASSERT_EQ(Make(&from), absl::OkStatus());
+  }
+
+  absl::Status Make(PackedPieces* pieces) {
+    LinearOptions options;
+    options.packed = pieces;
+    return mixture_.Make(options);
+  }
+
+  // Takes away the whole pages of an expert's gate_up and down, or gives them
+  // back; returns how many there are.
+  int Protect(int32_t expert, int protection) {
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    int pages = 0;
+    for (const int piece : {1, 2}) {
+      const absl::Span<const std::byte> all = cache_->piece(piece);
+      const auto size = static_cast<int64_t>(all.size()) / mixture_.E();
+      const auto begin = reinterpret_cast<intptr_t>(all.data()) + expert * size;
+      const intptr_t first = (begin + page - 1) / page * page;
+      const intptr_t last = (begin + size) / page * page;
+      EXPECT_LT(first, last);
+      EXPECT_EQ(mprotect(reinterpret_cast<void*>(first),
+                         static_cast<size_t>(last - first), protection),
+                0);
+      pages += static_cast<int>((last - first) / page);
+    }
+    return pages;
+  }
+
+  std::vector<float> Run() {
+    const std::vector<float> h(3 * kMapped.hidden, 0.5f);
+    return mixture_.Run(h.data(), 3);
+  }
+
+  const std::vector<float> router_ = RouterTo1And4(kMapped);
+  Mixture mixture_{kMapped, GetParam()};
+  std::unique_ptr<PackedCache> cache_;
+};
+
+// Not so much as touched, so that of a mapped file they take no memory.
+TEST_P(MappedExpertsTest, UnchosenOnesAreNotTouched) {
+  const std::vector<float> y = Run();
+  for (const int32_t expert : {0, 2, 3, 5}) {
+    EXPECT_GE(Protect(expert, PROT_NONE), 3);
+  }
+  EXPECT_EQ(Run(), y);
+  for (const int32_t expert : {1, 4}) {
+    Protect(expert, PROT_NONE);
+    EXPECT_DEATH(Run(), "");
+    Protect(expert, PROT_READ);
+  }
+  EXPECT_EQ(Run(), y);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, MappedExpertsTest,
+                         ::testing::Values(WeightType::kF32, WeightType::kQ8,
+                                           WeightType::kQ4, WeightType::kQ8W),
+                         [](const auto& info) {
+                           return std::string(WeightTypeName(info.param));
+                         });
 
 // Scores that are no numbers are for the stepper to find; nothing breaks here.
 TEST(MoeTest, RowsThatAreNoNumbersStayAmongThemselves) {

@@ -150,6 +150,31 @@ TEST_F(FailuresTest, StateOfALayerThatHasNone) {
   ExpectFailures(Target(golden), {"p0.rec_state.3", "p1.hidden.9"});
 }
 
+TEST_F(FailuresTest, Router) {
+  const std::string golden =
+      Copy(GoldenFile("tiny-qwen3next-moe/golden.safetensors"));
+  GoldenCheckOptions options = Target(golden);
+  options.model = GoldenFile("tiny-qwen3next-moe");
+  Replace<float>(golden, "p3.router_logits.2", 77,
+                 [](float x) { return x + 0.1f; });
+  Replace<int32_t>(golden, "p4.router_topk.3", 9,
+                   [](int32_t x) { return x ^ 1; });
+  Replace<float>(golden, "p6.router_weights.0", 40,
+                 [](float x) { return x + 0.001f; });
+  ExpectFailures(options, {"p3.router_logits.2", "p4.router_topk.3",
+                           "p6.router_weights.0"});
+}
+
+TEST_F(FailuresTest, RouterOfALayerThatHasNone) {
+  const std::string golden =
+      Copy(GoldenFile("tiny-qwen3next-moe/golden.safetensors"));
+  GoldenCheckOptions options = Target(golden);
+  options.model = GoldenFile("tiny-qwen3next-moe");
+  ReplaceText(golden, "\"p0.router_topk.2\"", "\"p0.router_topk.1\"");
+  ReplaceText(golden, "\"p2.router_weights.0\"", "\"p2.router_weights.7\"");
+  ExpectFailures(options, {"p0.router_topk.1", "p2.router_weights.7"});
+}
+
 TEST_F(FailuresTest, NoPrompt) {
   const std::string golden =
       Copy(GoldenFile("tiny-qwen35-untied/golden.safetensors"));
