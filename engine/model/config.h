@@ -103,7 +103,7 @@ struct TargetConfig {
 enum class SlidingMask { kCausal, kSymmetric };
 
 // One layer of a draft: sliding_window 0 sees everything, later block rows
-// included.
+// included; with a causal mask, kMaxPositions sees everything before.
 struct DraftLayerConfig {
   int32_t sliding_window = 0;
 };

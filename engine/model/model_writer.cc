@@ -38,6 +38,23 @@
 #endif
 
 namespace deltaedge {
+namespace {
+
+// Gives a new file its size; an errno, or 0. Where the system can, with all of
+// its room on the disk: one that is too full is noticed here and not when most
+// of a large model has been written.
+int MakeRoom(int file, int64_t bytes) {
+#ifdef __linux__
+  for (;;) {
+    if (fallocate(file, 0, 0, bytes) == 0) return 0;
+    if (errno == EOPNOTSUPP || errno == ENOSYS) break;
+    if (errno != EINTR) return errno;
+  }
+#endif
+  return ftruncate(file, bytes) == 0 ? 0 : errno;
+}
+
+}  // namespace
 
 ModelWriter::ModelWriter(std::string path, ModelContents contents,
                          std::vector<TensorSpec> tensors)
@@ -121,10 +138,8 @@ absl::Status ModelWriter::OpenTemporary() {
     if (file_ >= 0 || errno != EEXIST) break;
   }
   if (file_ < 0) return SystemError(errno, "create");
-  if (ftruncate(file_, file_bytes()) != 0) {
-    return SystemError(errno, "make room in");
-  }
-  return absl::OkStatus();
+  const int error = MakeRoom(file_, file_bytes());
+  return error == 0 ? absl::OkStatus() : SystemError(error, "make room in");
 }
 
 absl::Status ModelWriter::Begin(absl::string_view name) {

@@ -41,13 +41,13 @@ namespace deltaedge {
 // After an error a writer is of no more use; destroy it. Thread-compatible.
 class ModelWriter {
  public:
-  // Segments lie in the order of `tensors`. Errors name the file:
-  //   InvalidArgument    `contents` and `tensors` make no sound model (names
-  //   the
-  //                      field or tensor), or `path` is a folder or a device;
-  //   NotFound, PermissionDenied  the folder is not there or cannot be written;
-  //   ResourceExhausted  no room on the disk, or tables beyond all measure;
-  //   whatever absl::ErrnoToStatus() makes of other answers of the system.
+  // Segments lie in the order of `tensors`. Errors name the file.
+  // InvalidArgument: `contents` and `tensors` make no sound model (names the
+  // field or tensor), or `path` is a folder or a device. NotFound,
+  // PermissionDenied: the folder is not there or cannot be written.
+  // ResourceExhausted: no room on the disk for the whole file, where the system
+  // can tell beforehand, or tables beyond all measure. Else whatever
+  // absl::ErrnoToStatus() makes of other answers of the system.
   static absl::StatusOr<std::unique_ptr<ModelWriter>> Create(
       const std::string& path, ModelContents contents,
       std::vector<TensorSpec> tensors);

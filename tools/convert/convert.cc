@@ -338,6 +338,14 @@ class Conversion {
           options_.target, ": is a ", ModelKindName(target->kind()),
           "; a draft's target is needed"));
     }
+    const std::string mask_embedding =
+        absl::StrCat(options_.input, "/mask_embedding.pt");
+    if (FileExists(mask_embedding)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          mask_embedding,
+          ": drafts with an embedding of their own for the mask token are not "
+          "supported"));
+    }
     summary_.kind = contents_.kind = ModelKind::kDraft;
     contents_.draft = draft.config;
     contents_.draft.name = summary_.name;

@@ -357,14 +357,21 @@ std::optional<std::vector<TokenId>> ReadEosTokens(int32_t vocab_size,
   return ids;
 }
 
+// By the keys of transformers, of MLX, and of compressed-tensors.
+void RefuseQuantised(JsonSection* section) {
+  for (const char* const key :
+       {"quantization_config", "quantization", "compression_config"}) {
+    if (section->Has(key)) {
+      section->Refuse(key, "quantised checkpoints are not supported");
+    }
+  }
+}
+
 // What holds for targets and drafts alike.
 void ExpectPlainTransformer(JsonSection* section) {
   section->Expect("hidden_act", "silu");
   section->Expect("attention_bias", false);
-  if (section->Has("quantization_config")) {
-    section->Refuse("quantization_config",
-                    "quantised checkpoints are not supported");
-  }
+  RefuseQuantised(section);
 }
 
 void ExpectModelType(Family family, JsonSection* section) {
@@ -479,10 +486,7 @@ absl::StatusOr<HfTarget> ReadTarget(const Json& root, Family family,
                            "text_config.tie_word_embeddings", &top);
     const auto top_eos = ReadEosTokens(config.vocab_size, &top);
     if (!eos.has_value()) eos = top_eos;
-    if (top.Has("quantization_config")) {
-      top.Refuse("quantization_config",
-                 "quantised checkpoints are not supported");
-    }
+    RefuseQuantised(&top);
     IgnoreCommonKeys(&top);
   }
   config.tied_head = target.tied.value_or(false);
@@ -549,20 +553,19 @@ std::vector<DraftLayerConfig> ReadDraftLayers(JsonSection* section) {
   return layers;
 }
 
-SlidingMask ReadSlidingMask(const std::vector<DraftLayerConfig>& layers,
+// Said of all layers: those that see everything become sliding ones, whose
+// window is never too short.
+SlidingMask ReadSlidingMask(std::vector<DraftLayerConfig>* layers,
                             JsonSection* top, JsonSection* dflash) {
   std::optional<bool> causal = top->OptionalBool("is_causal");
   causal = Agreeing(causal, dflash->OptionalBool("is_causal"), "is_causal",
                     dflash->Name("is_causal"), top);
   causal = Agreeing(causal, dflash->OptionalBool("causal"), "is_causal",
                     dflash->Name("causal"), top);
-  const bool all_slide =
-      std::all_of(layers.begin(), layers.end(),
-                  [](const auto& layer) { return layer.sliding_window != 0; });
-  if (causal == true && !all_slide) {
-    top->Fail("is_causal",
-              "is true for layers that are not sliding ones; only false and "
-              "absent are supported");
+  for (DraftLayerConfig& layer : *layers) {
+    if (causal == true && layer.sliding_window == 0) {
+      layer.sliding_window = kMaxPositions;
+    }
   }
   return causal == false ? SlidingMask::kSymmetric : SlidingMask::kCausal;
 }
@@ -594,7 +597,7 @@ absl::StatusOr<HfDraft> ReadDraft(const Json& root,
   config.rms_norm_eps = static_cast<float>(top.Number("rms_norm_eps"));
   config.attention = ReadAttention(/*default_rotary_factor=*/1.0, &top, reader);
   config.layers = ReadDraftLayers(&top);
-  config.sliding_mask = ReadSlidingMask(config.layers, &top, &dflash);
+  config.sliding_mask = ReadSlidingMask(&config.layers, &top, &dflash);
   if (options.sliding_mask.has_value()) {
     config.sliding_mask = *options.sliding_mask;
   }

@@ -382,6 +382,10 @@ absl::Status ReadHeader(const RandomAccessFile& file,
   DELTAEDGE_RETURN_IF_ERROR(file.Read(0, kLengthBytes, length));
   const uint64_t header_bytes = LoadBits<uint64_t>(length);
   const int64_t room = file.size_bytes() - kLengthBytes;
+  if (std::memcmp(length, "version ", kLengthBytes) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": is a pointer of Git LFS; the file itself was not fetched"));
+  }
   if (header_bytes > static_cast<uint64_t>(std::min(kMaxHeaderBytes, room))) {
     return absl::InvalidArgumentError(absl::StrCat(
         path,

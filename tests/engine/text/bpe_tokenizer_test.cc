@@ -185,7 +185,8 @@ TEST(BpeTokenizer, LongestAddedTokenWins) {
               ElementsAre(shorter, shorter, 'a'));
 }
 
-// Whoever types a marker gets its characters, and nothing inside it counts.
+// Case C23: whoever types a marker gets its characters, and nothing inside it
+// counts.
 TEST(BpeTokenizer, SpecialTokensCannotBeTyped) {
   TokenizerTables tables = LetterTables();
   const TokenId marker = AddToken(&tables, "<|ab|>", /*special=*/true);
@@ -216,6 +217,7 @@ TEST(BpeTokenizer, NormalizedTokensAreFoundAfterNormalisation) {
   EXPECT_THAT(Encode(*tokenizer, "ae\xCC\x81!"), ElementsAre('a', raw));
 }
 
+// Case C21: lone surrogates and other bytes that are no text.
 TEST(BpeTokenizer, TextMustBeUtf8) {
   const auto tokenizer = MakeTokenizer(LetterTables());
   ASSERT_NE(tokenizer, nullptr);

@@ -179,6 +179,8 @@ TEST_F(ChatFormatTest, MergesCrossFromMarkerIntoText) {
   EXPECT_EQ(ids, whole);
 }
 
+// Case C23: those of the template alone are markers, and what was typed comes
+// back as it was.
 TEST_F(ChatFormatTest, MarkersCannotBeTyped) {
   for (const char* marker :
        {"<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|mask|>"}) {

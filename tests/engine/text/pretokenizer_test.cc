@@ -63,8 +63,8 @@ TEST(Pretokenizer, SplitsAsTheReference) {
   }
 }
 
-// Combining marks stay with letters in Qwen3.5, and are pieces of their own
-// before it.
+// Case C21: combining marks stay with letters in Qwen3.5, and are pieces of
+// their own before it.
 TEST(Pretokenizer, MarksAndDigits) {
   const std::string qwen3 = Expression("qwen3"), qwen35 = Expression("qwen35");
   const std::string namaste =
@@ -113,6 +113,7 @@ TEST(Pretokenizer, WhiteSpaceIsUnicodes) {
   EXPECT_THAT(Split("[]\\s]", "a]b"), ElementsAre("a", "]", "b"));
 }
 
+// Case C21: a megabyte of one character, or of one kind.
 TEST(Pretokenizer, LongRunsAreNoDanger) {
   constexpr size_t kLength = 1 << 20;
   for (const char* name : {"qwen3", "qwen35"}) {

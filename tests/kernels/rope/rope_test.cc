@@ -72,7 +72,8 @@ TEST(RopeTest, MatchesGoldens) {
   });
 }
 
-// Heads of 256 of which a quarter is rotated, theta 1e7: vectors of ones.
+// Case C20: heads of 256 of which a quarter is rotated, theta 1e7: vectors of
+// ones.
 TEST(RopeTest, PartialRotationOfOnes) {
   constexpr int kHeadDim = 256;
   constexpr int kRotary = 64;

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -176,7 +177,7 @@ TEST(ConvertTest, SummaryCounts) {
 }
 
 // Every value of the model file, from the checkpoint by the rules of the
-// formats, each norm's "+1" once and where it belongs.
+// formats, each norm's "+1" once and where it belongs (case S14).
 TEST(ConvertTest, StoresWhatTheCheckpointMeans) {
   const TempFolder folder;
   const Checkpoint source = Checkpoint::Read(Golden("tiny-qwen35-untied"));
@@ -496,6 +497,39 @@ TEST(ConvertTest, QuantisedPairsFit) {
                     .message(),
                 HasSubstr("neither a head"));
   }
+}
+
+// Case S6: what decides how far a state reaches back is never rounded.
+TEST(ConvertTest, GatesStayWideWhateverTheTypeOfWeights) {
+  const TempFolder folder;
+  WeightRecipe recipe;
+  recipe.weights = WeightType::kQ4;
+  for (const char* const model : {"tiny-qwen35-untied", "tiny-qwen3next-moe"}) {
+    ASSERT_TRUE(Convert(Golden(model), folder / "f32.gdn").ok());
+    ASSERT_TRUE(ConvertAs(recipe, Golden(model), folder / "q4.gdn").ok());
+    const auto floats = Open(folder / "f32.gdn");
+    const auto narrow = Open(folder / "q4.gdn");
+    const TargetLayerWeights& layer = narrow->target_weights().layers[0];
+    const GdnWeights& exact = floats->target_weights().layers[0].gdn;
+    EXPECT_EQ(layer.gdn.in_qkv.type, WeightType::kQ4);
+    for (const auto& [ours, theirs] : {std::pair(layer.gdn.in_a, exact.in_a),
+                                       std::pair(layer.gdn.in_b, exact.in_b)}) {
+      EXPECT_EQ(ours.type, WeightType::kF32);
+      EXPECT_EQ(Numbers(ours), Numbers(theirs));
+    }
+    const GdnConfig& gdn = floats->target_config().gdn;
+    const auto same = [](const float* ours, const float* theirs, int count) {
+      return std::equal(ours, ours + count, theirs);
+    };
+    EXPECT_TRUE(same(layer.gdn.conv, exact.conv, 4 * gdn.conv_channels()));
+    EXPECT_TRUE(same(layer.gdn.neg_exp_a, exact.neg_exp_a, gdn.value_heads));
+    EXPECT_TRUE(same(layer.gdn.dt_bias, exact.dt_bias, gdn.value_heads));
+  }
+  const auto sparse = Open(folder / "q4.gdn");
+  const MoeWeights& moe = sparse->target_weights().layers[0].moe;
+  EXPECT_EQ(moe.gate_up.type, WeightType::kQ4);
+  EXPECT_EQ(moe.router.type, WeightType::kF32);
+  EXPECT_EQ(moe.shared_router.type, WeightType::kF32);
 }
 
 TEST(ConvertTest, ColumnsThatQ4CannotHaveAreQ8AndItSaysSo) {
@@ -819,6 +853,88 @@ TEST(ConvertTest, BfloatAndFloatOfTheSameNumbersGiveTheSameFile) {
   ASSERT_TRUE(b.ok()) << b.status();
   EXPECT_EQ(2 * a->source_bytes, b->source_bytes);
   EXPECT_TRUE(ReadBytes(folder / "a.gdn") == ReadBytes(folder / "b.gdn"));
+}
+
+// Published files have the decay and the gated norm in float32 and the rest in
+// bfloat16; others have all in one type.
+TEST(ConvertTest, GatesAndNormsMayBeOfAnyFloatType) {
+  const Checkpoint source = Checkpoint::Read(Golden("tiny-qwen35-untied"));
+  const auto is_gate = [](const std::string& name) {
+    return absl::EndsWith(name, ".A_log") || absl::EndsWith(name, ".dt_bias") ||
+           absl::EndsWith(name, "linear_attn.norm.weight");
+  };
+  const TempFolder folder;
+  std::string first;
+  for (const char* const type : {"F32", "BF16", "F16"}) {
+    SafetensorsWriter writer;
+    for (const auto& [name, shape] : source.shapes) {
+      std::vector<float> values = source.values.at(name);
+      if (!is_gate(name)) {
+        writer.AddFloats(name, shape, values);
+        continue;
+      }
+      // 0.5 to 2.25, which all three types hold.
+      std::string bytes;
+      for (size_t i = 0; i < values.size(); ++i) {
+        const size_t eighths = 4 + i % 15;
+        values[i] = static_cast<float>(eighths) / 8;
+        uint32_t bits;
+        std::memcpy(&bits, &values[i], sizeof(bits));
+        const uint32_t half = (bits >> 13 & 0x3ff) | ((bits >> 23) - 112) << 10;
+        const uint32_t stored = type[0] == 'B' ? bits >> 16 : half;
+        bytes.push_back(static_cast<char>(stored & 0xff));
+        bytes.push_back(static_cast<char>(stored >> 8));
+      }
+      if (std::string(type) == "F32") {
+        writer.AddFloats(name, shape, values);
+      } else {
+        writer.Add(name, type, shape, bytes);
+      }
+    }
+    folder.Write("config.json", source.config.dump());
+    folder.Write("model.safetensors", writer.Bytes());
+    const auto summary = Convert(folder.path(), folder / "out.gdn");
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    const std::string bytes = ReadBytes(folder / "out.gdn");
+    if (first.empty()) first = bytes;
+    EXPECT_TRUE(bytes == first) << type;
+  }
+  const auto file = Open(folder / "out.gdn");
+  const GdnWeights& gdn = file->target_weights().layers[1].gdn;
+  EXPECT_EQ(gdn.dt_bias[2], 0.75f);
+  EXPECT_EQ(gdn.norm[14], 2.25f);
+  EXPECT_EQ(gdn.neg_exp_a[0], static_cast<float>(-std::exp(0.5)));
+}
+
+// Embedding tables have rows that no token is for, and a draft's mask may be
+// one of them.
+TEST(ConvertTest, VocabulariesMayBePadded) {
+  const std::string demo = "examples/chat/model/";
+  Checkpoint target = Checkpoint::Read(demo + "target");
+  const int64_t width = target.config["hidden_size"];
+  target.config["vocab_size"] = 4100;
+  target.values["model.embed_tokens.weight"].resize(4100 * width, 0.5f);
+  target.shapes["model.embed_tokens.weight"] = {4100, width};
+  const TempFolder folder, out;
+  target.Write(folder);
+  for (const char* const name :
+       {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    folder.Write(name, ReadBytes(demo + "target/" + name));
+  }
+  const auto summary = Convert(folder.path(), out / "t.gdn");
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const auto file = Open(out / "t.gdn");
+  EXPECT_EQ(file->target_config().vocab_size, 4100);
+  EXPECT_EQ(file->tokenizer()->vocab_size, 4100);
+  EXPECT_THAT(file->stop_tokens(), ElementsAre(4092, 4090));
+
+  Checkpoint draft = Checkpoint::Read(demo + "draft");
+  draft.config["vocab_size"] = 4100;
+  draft.config["dflash_config"]["mask_token_id"] = 4099;
+  draft.Write(folder);
+  const auto drafted = Convert(folder.path(), out / "d.gdn", out / "t.gdn");
+  ASSERT_TRUE(drafted.ok()) << drafted.status();
+  EXPECT_EQ(Open(out / "d.gdn")->draft_config().mask_token, 4099);
 }
 
 TEST(ConvertTest, DraftAndTargetMustFit) {

@@ -252,10 +252,29 @@ TEST(HfConfigTest, SlidingLayersAreCausalUnlessSaidOtherwise) {
   options.sliding_mask = SlidingMask::kSymmetric;
   EXPECT_EQ(Draft(json, options).sliding_mask, SlidingMask::kSymmetric);
 
-  json["is_causal"] = true;  // Then the full layer would be causal too.
-  EXPECT_FALSE(Parse(json).ok());
-  json["layer_types"][5] = "sliding_attention";
-  EXPECT_EQ(Draft(json).sliding_mask, SlidingMask::kCausal);
+  // Both places, which may say it twice but not differently.
+  json["dflash_config"]["is_causal"] = false;
+  json["dflash_config"]["causal"] = false;
+  EXPECT_EQ(Draft(json).sliding_mask, SlidingMask::kSymmetric);
+}
+
+TEST(HfConfigTest, CausalDraftsAreSoInEveryLayer) {
+  Json json = SecondGeneration();
+  json["is_causal"] = true;
+  DraftConfig config = Draft(json);
+  EXPECT_EQ(config.sliding_mask, SlidingMask::kCausal);
+  EXPECT_EQ(config.layers[4].sliding_window, 4096);
+  // A causal window that nothing is too far for.
+  EXPECT_EQ(config.layers[5].sliding_window, kMaxPositions);
+  json.erase("layer_types");
+  json["sliding_window"] = nullptr;
+  json["use_sliding_window"] = false;
+  config = Draft(json);
+  for (const DraftLayerConfig& layer : config.layers) {
+    EXPECT_EQ(layer.sliding_window, kMaxPositions);
+  }
+  json["is_causal"] = false;
+  EXPECT_EQ(Draft(json).layers[0].sliding_window, 0);
 }
 
 TEST(HfConfigTest, LayersWithoutTypesSlideBehindMaxWindowLayers) {
@@ -383,6 +402,12 @@ TEST(HfConfigTest, RefusesTargetsByKeyAndValue) {
       {"/quantization_config",
        R"({"quant_method": "gptq"})",
        {"quantization_config", "gptq", "quantised"}},
+      {"/quantization",
+       R"({"group_size": 64, "bits": 4})",
+       {"quantization", "group_size", "quantised"}},
+      {"/compression_config",
+       R"({"format": "pack-quantized"})",
+       {"compression_config", "pack-quantized", "quantised"}},
       {"/num_experts", "8", {"num_experts is 8"}},
       {"/mlp_only_layers", "[1]", {"mlp_only_layers is [1]"}},
       {"/linear_conv_kernel_dim", "3", {"linear_conv_kernel_dim is 3", "4"}},
@@ -582,6 +607,7 @@ TEST(HfConfigTest, RefusesMixturesByKeyAndValue) {
   for (const Refusal& refusal : next) ExpectRefused(interleaved, refusal);
 }
 
+// Case C18 among them.
 TEST(HfConfigTest, RefusesDraftsByKeyAndValue) {
   const Refusal refusals[] = {
       {"/architectures",
@@ -632,7 +658,19 @@ TEST(HfConfigTest, RefusesDraftsByKeyAndValue) {
        R"("linear_attention")",
        {"layer_types[0] is \"linear_attention\""}},
       {"/num_hidden_layers", "3", {"layer_types has 2", "3"}},
-      {"/is_causal", "true", {"is_causal"}},
+      {"/is_causal", "1", {"is_causal is 1"}},
+      {"/dflash_config/use_swa", "true", {"dflash_config.use_swa = true"}},
+      {"/dflash_config/swa_window_size",
+       "2048",
+       {"dflash_config.swa_window_size = 2048"}},
+      {"/dflash_config/sample_from_anchor",
+       "true",
+       {"dflash_config.sample_from_anchor is true"}},
+      {"/dflash_config/use_qk_norm",
+       "false",
+       {"dflash_config.use_qk_norm is false"}},
+      {"/draft_vocab_size", "256", {"draft_vocab_size is 256", "512"}},
+      {"/quantization", R"({"bits": 4})", {"quantization", "quantised"}},
       {"/hidden_act", R"("gelu")", {"hidden_act is \"gelu\""}},
       {"/attention_bias", "true", {"attention_bias is true"}},
       {"/rope_scaling",
@@ -661,6 +699,7 @@ TEST(HfConfigTest, RefusesDraftsByKeyAndValue) {
   for (const Refusal& refusal : sliding) ExpectRefused(window, refusal);
 }
 
+// Case C20: not what their target's config says.
 TEST(HfConfigTest, DraftsRotateWhatTheirOwnConfigSays) {
   Json json = GoldenConfig("tiny-qwen35-dflash");
   EXPECT_EQ(Draft(json).attention.rotary_dim, 16);
