@@ -27,7 +27,9 @@ struct ModelFiles {
 
 struct EngineOptions {
   // Threads used by one step, the calling thread included; 256 at most.
-  // 0: as many as this process may run on (affinity, cgroup quota).
+  // 0: as many as this process may run on (affinity, cgroup quota). More than
+  // that are used, and are far slower, as the threads of a step wait for each
+  // other; a warning in the log (log.h) tells.
   int num_threads = 0;
 
   // How much of the files is checked before the first use. Structure checks

@@ -16,6 +16,7 @@
 #include "absl/synchronization/notification.h"
 #include "engine/base/cpu_count.h"
 #include "engine/base/fp_mode.h"
+#include "engine/base/log.h"
 #include "pthreadpool.h"
 
 namespace deltaedge {
@@ -52,9 +53,19 @@ absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(
         "number of threads is ", num_threads,
         "; allowed are 0 (as many as the process may use) to ", kMaxThreads));
   }
+  if (num_threads == 1) return absl::WrapUnique(new ThreadPool(nullptr, 1));
+  const int cpus = AvailableCpus();
   const int threads =
-      num_threads == 0 ? std::min(AvailableCpus(), kMaxThreads) : num_threads;
+      num_threads == 0 ? std::min(cpus, kMaxThreads) : num_threads;
   if (threads == 1) return absl::WrapUnique(new ThreadPool(nullptr, 1));
+  if (threads > cpus) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("num_threads is ", threads,
+                     ", of which this process may run ", cpus,
+                     " at a time (affinity, cgroup quota): steps are far "
+                     "slower than with ",
+                     cpus));
+  }
   const absl::Status no_threads = absl::ResourceExhaustedError(
       absl::StrCat("the system does not grant ", threads, " threads"));
   if (!SystemGrantsThreads(threads - 1)) return no_threads;

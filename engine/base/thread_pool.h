@@ -22,7 +22,8 @@ class ThreadPool {
  public:
   static constexpr int kMaxThreads = 256;
 
-  // `num_threads` 0 stands for AvailableCpus(), kMaxThreads at most.
+  // `num_threads` 0 stands for AvailableCpus(), kMaxThreads at most. More than
+  // AvailableCpus() are made as asked for, with a warning in the log.
   // InvalidArgument if it is not in 0 .. kMaxThreads; ResourceExhausted if the
   // system does not grant that many threads.
   static absl::StatusOr<std::unique_ptr<ThreadPool>> Create(int num_threads);

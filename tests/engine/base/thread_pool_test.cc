@@ -6,12 +6,16 @@
 #include <cfenv>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/base/cpu_count.h"
+#include "engine/base/log.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "pthreadpool.h"
 
@@ -35,6 +39,27 @@ TEST(ThreadPoolTest, ZeroIsAsManyAsThereAre) {
   ASSERT_TRUE(pool.ok()) << pool.status();
   EXPECT_EQ((*pool)->threads(),
             std::min(AvailableCpus(), ThreadPool::kMaxThreads));
+}
+
+TEST(ThreadPoolTest, WarnsOfMoreThanCanRun) {
+  std::vector<std::string> warnings;
+  SetLogSink([&](LogLevel level, absl::string_view message) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(message);
+  });
+  const int cpus = std::min(AvailableCpus(), ThreadPool::kMaxThreads - 1);
+  for (int threads : {0, 1, cpus}) {
+    ASSERT_TRUE(ThreadPool::Create(threads).ok());
+  }
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
+  const auto pool = ThreadPool::Create(cpus + 1);
+  SetLogSink(nullptr);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  EXPECT_EQ((*pool)->threads(), cpus + 1);
+  EXPECT_THAT(
+      warnings,
+      ::testing::ElementsAre(::testing::AllOf(
+          ::testing::HasSubstr("num_threads is " + std::to_string(cpus + 1)),
+          ::testing::HasSubstr("may run " + std::to_string(cpus)))));
 }
 
 TEST(ThreadPoolTest, RefusesOtherNumbers) {
