@@ -23,6 +23,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
+#include "absl/flags/usage.h"
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,6 +36,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/engine.h"
+#include "engine/log.h"
 #include "tools/cpp/runfiles/runfiles.h"
 
 namespace {
@@ -628,14 +630,14 @@ void PrintHelp() {
 }
 
 int Run(int argc, char** argv) {
-  // Abseil's own help counts as a failure.
-  if (argc == 2) {
-    const absl::string_view word = argv[1];
-    if (word == "--help" || word == "-help" || word == "-h") {
-      PrintHelp();
-      return fflush(stdout) == 0 ? 0 : 1;
-    }
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view word = argv[i];
+    if (word != "--help" && word != "-help" && word != "-h") continue;
+    // Abseil's own help counts as a failure.
+    PrintHelp();
+    return fflush(stdout) == 0 ? 0 : 1;
   }
+  absl::SetProgramUsageMessage(kUsage);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     absl::FPrintF(stderr,
@@ -648,6 +650,11 @@ int Run(int argc, char** argv) {
     Say(settings.status());
     return 2;
   }
+  deltaedge::SetLogSink(
+      [](deltaedge::LogLevel level, absl::string_view message) {
+        if (level != deltaedge::LogLevel::kWarning) return;
+        absl::FPrintF(stderr, "(%s)\n", message);
+      });
   const auto engine = Engine::Open(settings->files, settings->engine);
   if (!engine.ok()) {
     Say(engine.status());

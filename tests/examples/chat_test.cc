@@ -16,9 +16,10 @@
 #include <thread>
 #include <vector>
 
+#include "engine/base/cpu_count.h"
 #include "gtest/gtest.h"
-#include "tests/examples/program.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/program.h"
 
 namespace deltaedge {
 namespace {
@@ -282,10 +283,30 @@ TEST(Prompt, OutputThatNobodyReadsEndsTheAnswer) {
   }
 }
 
+// Of a model that is too small to need them, and that cannot chat.
+TEST(Prompt, MoreThreadsThanCanRunAreWarnedOf) {
+  const std::string threads = std::to_string(AvailableCpus() + 1);
+  Launch launch = Chat({"--prompt=Hello!"});
+  launch.args = {"--threads=" + threads,
+                 "--target=" + Runfile("tests/testdata/models/t.gdn")};
+  const Outcome outcome = RunToEnd(launch);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.err.find("(num_threads is " + threads + ", of which"), 0u)
+      << outcome.err;
+  EXPECT_TRUE(Has(outcome.err, "no tokenizer")) << outcome.err;
+}
+
+TEST(Prompt, HelpOfWhatIsNamed) {
+  const Outcome outcome = RunToEnd(Chat({"--help=rollback"}));
+  EXPECT_TRUE(Has(outcome.out, "--rollback")) << outcome.out;
+  EXPECT_FALSE(Has(outcome.out + outcome.err, "Warning")) << outcome.out;
+}
+
 TEST(Prompt, HelpIsNoError) {
   Launch launch = Chat({});
-  for (const char* flag : {"--help", "-h"}) {
-    launch.args = {flag};
+  for (const Args& args :
+       {Args{"--help"}, Args{"-h"}, Args{"--threads=1", "--help"}}) {
+    launch.args = args;
     const Outcome outcome = RunToEnd(launch);
     EXPECT_EQ(outcome.status, 0);
     for (const char* name : {"--target", "--draft", "--prompt", "--system",

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/examples/program.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/program.h"
 
 namespace deltaedge {
 namespace {

@@ -25,20 +25,18 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/reflection.h"
-#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "engine/base/status_macros.h"
+#include "engine/base/thread_pool.h"
 #include "engine/engine.h"
 #include "engine/model/config.h"
+#include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
 #include "engine/ops/linear.h"
 #include "engine/options.h"
@@ -53,7 +51,9 @@
 #include "tools/bench/shape_models.h"
 #include "tools/bench/step_bench.h"
 #include "tools/bench/synthetic_acceptance.h"
+#include "tools/cli/flags.h"
 #include "tools/cli/paths.h"
+#include "tools/cli/program.h"
 #include "tools/convert/recipe_flags.h"
 #include "tools/convert/temporary_folder.h"
 
@@ -79,10 +79,10 @@ ABSL_FLAG(std::vector<std::string>, threads, {"0"},
 ABSL_FLAG(int32_t, decode, 64, "new tokens of plain decoding. 0: not measured");
 ABSL_FLAG(std::vector<std::string>, rows,
           std::vector<std::string>({"1", "2", "4", "8", "16"}),
-          "rows of whole steps of the target. Empty: not measured");
+          "rows of whole steps of the target. 0: not measured");
 ABSL_FLAG(std::vector<std::string>, prefill,
           std::vector<std::string>({"128", "512"}),
-          "rows of prompts. Empty: not measured");
+          "rows of prompts. 0: not measured");
 ABSL_FLAG(bool, spec, true,
           "whether drafts are measured against plain decoding, if there is a "
           "draft");
@@ -128,49 +128,10 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 // Lets the work end by itself, so that the models it made are removed.
 void Interrupt(int) { interrupted.store(true); }
 
-absl::Status BadFlag(absl::string_view name, absl::string_view value,
-                     absl::string_view allowed) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", name, " is \"", value, "\"; allowed is ", allowed));
-}
-
-absl::Status CheckAtLeast(absl::string_view name, int32_t value,
-                          int32_t least) {
-  if (value >= least) return absl::OkStatus();
-  return BadFlag(name, absl::StrCat(value), absl::StrCat(least, " or more"));
-}
-
-// `texts` of the flag `name` as numbers of [least, most].
-absl::StatusOr<std::vector<int32_t>> Numbers(
-    absl::string_view name, const std::vector<std::string>& texts,
-    int32_t least, int32_t most = std::numeric_limits<int32_t>::max()) {
-  std::vector<int32_t> numbers;
-  for (const std::string& text : texts) {
-    int32_t number;
-    if (!absl::SimpleAtoi(text, &number) || number < least || number > most) {
-      return BadFlag(name, text,
-                     most == std::numeric_limits<int32_t>::max()
-                         ? absl::StrCat(least, " or more")
-                         : absl::StrCat(least, " to ", most));
-    }
-    numbers.push_back(number);
-  }
-  return numbers;
-}
-
-// Which of a few words the flag `name` says: its index in `words`.
-absl::StatusOr<int> Word(absl::string_view name, absl::string_view value,
-                         const std::vector<std::string>& words) {
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (value == words[i]) return static_cast<int>(i);
-  }
-  return BadFlag(name, value, absl::StrJoin(words, " or "));
-}
-
-bool IsSet(absl::string_view flag) {
-  const absl::CommandLineFlag* const found = absl::FindCommandLineFlag(flag);
-  return found->CurrentValue() != found->DefaultValue();
-}
+// More than anybody waits for, or has memory for.
+constexpr int32_t kMaxSessions = 64;
+constexpr int32_t kMaxRepetitions = 10'000;
+constexpr int32_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
 bool IsDictionary() {
   return absl::GetFlag(FLAGS_target).empty() &&
@@ -178,11 +139,12 @@ bool IsDictionary() {
 }
 
 // Those that the dictionary is asked.
-std::vector<std::string> Questions() {
-  std::vector<std::string> questions;
+std::vector<Prompt> Questions() {
+  std::vector<Prompt> questions;
   for (const char* word : {"dog", "house", "river", "teacher", "apple", "ship",
                            "music", "winter"}) {
-    questions.push_back(absl::StrCat("What is a ", word, "?"));
+    const std::string question = absl::StrCat("What is a ", word, "?");
+    questions.push_back({question, question});
   }
   return questions;
 }
@@ -197,7 +159,7 @@ struct Plan {
   int32_t decode = 0, sessions = 0, new_tokens = 0, prompt = 0;
   int32_t repetitions = 0;
   bool spec = false, serving = false;
-  std::vector<std::string> prompts;
+  std::vector<Prompt> prompts;
   double synthetic_acceptance = 0.0;  // 0: none.
   EngineOptions::PackedWeights packed_weights =
       EngineOptions::PackedWeights::kMemory;
@@ -224,11 +186,15 @@ absl::StatusOr<Plan> PlanFromFlags() {
   plan.new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
   plan.prompt = absl::GetFlag(FLAGS_prompt);
   plan.repetitions = absl::GetFlag(FLAGS_repetitions);
-  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("decode", plan.decode, 0));
-  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("sessions", plan.sessions, 0));
-  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("max_new_tokens", plan.new_tokens, 1));
-  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("prompt", plan.prompt, 1));
-  DELTAEDGE_RETURN_IF_ERROR(CheckAtLeast("repetitions", plan.repetitions, 1));
+  // FitPlan() knows how many tokens a model has room for.
+  DELTAEDGE_RETURN_IF_ERROR(CheckRange("decode", plan.decode, 0, kMaxTokens));
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckRange("max_new_tokens", plan.new_tokens, 1, kMaxTokens));
+  DELTAEDGE_RETURN_IF_ERROR(CheckRange("prompt", plan.prompt, 1, kMaxTokens));
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckRange("sessions", plan.sessions, 0, kMaxSessions));
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckRange("repetitions", plan.repetitions, 1, kMaxRepetitions));
   plan.synthetic_acceptance = absl::GetFlag(FLAGS_synthetic_acceptance);
   if (plan.synthetic_acceptance != 0.0 &&
       !(plan.synthetic_acceptance >= 1.0 &&
@@ -240,7 +206,7 @@ absl::StatusOr<Plan> PlanFromFlags() {
   if (const std::string path = UserPath(absl::GetFlag(FLAGS_prompts));
       !path.empty()) {
     if (!plan.serving) {
-      return absl::InvalidArgumentError("--prompts needs --serving");
+      return UsageError("--prompts needs --serving");
     }
     DELTAEDGE_ASSIGN_OR_RETURN(plan.prompts, ReadPrompts(path));
   } else if (IsDictionary()) {
@@ -248,22 +214,27 @@ absl::StatusOr<Plan> PlanFromFlags() {
   } else {
     plan.serving = false;
   }
+  DELTAEDGE_ASSIGN_OR_RETURN(plan.threads,
+                             Numbers("threads", absl::GetFlag(FLAGS_threads), 0,
+                                     ThreadPool::kMaxThreads));
   DELTAEDGE_ASSIGN_OR_RETURN(
-      plan.threads, Numbers("threads", absl::GetFlag(FLAGS_threads), 0));
+      plan.rows,
+      NumbersOrNone("rows", absl::GetFlag(FLAGS_rows), 1, kMaxBlockRows));
   DELTAEDGE_ASSIGN_OR_RETURN(
-      plan.rows, Numbers("rows", absl::GetFlag(FLAGS_rows), 1, kMaxBlockRows));
-  DELTAEDGE_ASSIGN_OR_RETURN(
-      plan.prefill, Numbers("prefill", absl::GetFlag(FLAGS_prefill), 1));
-  for (const std::string& name : absl::GetFlag(FLAGS_rollback)) {
+      plan.prefill,
+      NumbersOrNone("prefill", absl::GetFlag(FLAGS_prefill), 1, kMaxTokens));
+  const std::vector<std::string> rollbacks = absl::GetFlag(FLAGS_rollback);
+  DELTAEDGE_RETURN_IF_ERROR(CheckList("rollback", rollbacks));
+  for (const std::string& name : rollbacks) {
     DELTAEDGE_ASSIGN_OR_RETURN(const int which,
                                Word("rollback", name, {"journal", "slots"}));
     plan.rollbacks.push_back(which == 0 ? Rollback::kJournal
                                         : Rollback::kSlots);
   }
-  if (plan.rollbacks.empty()) {
-    return BadFlag("rollback", "", "journal or slots, or both");
-  }
-  for (const std::string& text : absl::GetFlag(FLAGS_draft_tokens)) {
+  const std::vector<std::string> draft_tokens =
+      absl::GetFlag(FLAGS_draft_tokens);
+  DELTAEDGE_RETURN_IF_ERROR(CheckList("draft_tokens", draft_tokens));
+  for (const std::string& text : draft_tokens) {
     int32_t number = -1;
     if (text == "auto") {
       plan.draft_tokens.push_back(std::nullopt);
@@ -290,61 +261,159 @@ absl::StatusOr<ModelFiles> Dictionary(const char* program) {
   return files;
 }
 
-// The models that the flags name. `*temporary` gets the folder of those that
-// were made for this run only.
-absl::StatusOr<ModelFiles> Models(const char* program, bool drafts,
-                                  TemporaryFolder* temporary) {
-  const ModelFiles files = {UserPath(absl::GetFlag(FLAGS_target)),
-                            UserPath(absl::GetFlag(FLAGS_draft))};
+// The models that the flags name.
+struct Models {
+  ModelFiles files;  // Of a shape: not yet.
+  std::optional<ShapeModelOptions> shape;
+  int32_t max_context = 0;
+  int32_t draft_block = 0;  // 0: no draft.
+};
+
+// Finds them, and what they have room for, before the work of making or loading
+// them begins.
+absl::StatusOr<Models> ModelsFromFlags(const char* program, bool drafts) {
+  Models models;
+  models.files = {UserPath(absl::GetFlag(FLAGS_target)),
+                  UserPath(absl::GetFlag(FLAGS_draft))};
   const std::string shape = absl::GetFlag(FLAGS_shape);
-  if (files.target.empty() && !files.draft.empty()) {
-    return absl::InvalidArgumentError(
-        "--draft needs --target; --shape has a draft of its own");
+  if (models.files.target.empty() && !models.files.draft.empty()) {
+    return UsageError("--draft needs --target; --shape has a draft of its own");
   }
-  if (shape.empty()) {
-    for (const char* flag :
-         {"weights", "head", "gdn", "layers", "model_folder"}) {
-      if (!IsSet(flag)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", flag, " is for --shape, which is not given"));
+  if (!shape.empty()) {
+    if (!models.files.target.empty()) {
+      return UsageError("--target and --shape exclude each other");
     }
-    return files.target.empty() ? Dictionary(program) : files;
+    ShapeModelOptions options;
+    options.shape = shape;
+    options.layers = absl::GetFlag(FLAGS_layers);
+    options.draft = drafts;
+    options.folder = UserPath(absl::GetFlag(FLAGS_model_folder));
+    options.stop = &interrupted;
+    DELTAEDGE_ASSIGN_OR_RETURN(options.recipe, RecipeFromFlags());
+    DELTAEDGE_ASSIGN_OR_RETURN(const ShapeSizes sizes, SizesOfShape(options));
+    models.max_context = sizes.target.max_context;
+    if (drafts) models.draft_block = sizes.draft->block_size;
+    models.shape = std::move(options);
+    return models;
   }
-  if (!files.target.empty()) {
+  for (const char* flag :
+       {"weights", "head", "gdn", "experts", "layers", "model_folder"}) {
+    if (!IsSet(flag)) continue;
+    return UsageError(
+        absl::StrCat("--", flag, " is for --shape, which is not given"));
+  }
+  if (models.files.target.empty()) {
+    DELTAEDGE_ASSIGN_OR_RETURN(models.files, Dictionary(program));
+  }
+  DELTAEDGE_ASSIGN_OR_RETURN(const auto target,
+                             ModelFile::Open(models.files.target));
+  if (target->kind() != ModelKind::kTarget) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        models.files.target, ": a draft; --target wants a target"));
+  }
+  models.max_context = target->target_config().max_context;
+  if (models.files.draft.empty()) return models;
+  DELTAEDGE_ASSIGN_OR_RETURN(const auto draft,
+                             ModelFile::Open(models.files.draft));
+  if (draft->kind() != ModelKind::kDraft) {
     return absl::InvalidArgumentError(
-        "--target and --shape exclude each other");
+        absl::StrCat(models.files.draft, ": a target; --draft wants a draft"));
   }
-  ShapeModelOptions options;
-  options.shape = shape;
-  options.layers = absl::GetFlag(FLAGS_layers);
-  options.draft = drafts;
-  options.folder = UserPath(absl::GetFlag(FLAGS_model_folder));
-  options.stop = &interrupted;
-  DELTAEDGE_ASSIGN_OR_RETURN(options.recipe, RecipeFromFlags());
-  if (options.folder.empty()) {
+  models.draft_block = draft->draft_config().block_size;
+  return models;
+}
+
+// `*temporary` gets the folder of those that are made for this run only.
+absl::Status MakeModels(Models* models, TemporaryFolder* temporary) {
+  if (!models->shape.has_value()) return absl::OkStatus();
+  if (models->shape->folder.empty()) {
     const absl::Status made = temporary->Make("deltaedge");
     if (!made.ok()) {
       return absl::Status(
           made.code(),
           absl::StrCat(made.message(), "; --model_folder names another"));
     }
-    options.folder = temporary->path();
+    models->shape->folder = temporary->path();
   }
-  return ShapeModels(options);
+  DELTAEDGE_ASSIGN_OR_RETURN(models->files, ShapeModels(*models->shape));
+  return absl::OkStatus();
+}
+
+// That answers behind prompts of `prompt` tokens fit into the model's context,
+// their last step too.
+absl::Status CheckRoom(const Plan& plan, int64_t prompt, int64_t max_context) {
+  const int64_t most = max_context - prompt - kMaxBlockRows;
+  for (const auto& [name, tokens] :
+       {std::pair("decode", plan.decode),
+        std::pair("max_new_tokens", plan.drafts() ? plan.new_tokens : 0)}) {
+    if (tokens <= most) continue;
+    return BadFlag(
+        name, absl::StrCat(tokens),
+        absl::StrCat("at most ", most, " behind a prompt of ", prompt,
+                     " tokens in the model's context of ", max_context));
+  }
+  return absl::OkStatus();
+}
+
+// Resolves what depends on the models, and refuses what does not fit them.
+absl::Status FitPlan(const Models& models, Plan* plan) {
+  if (!IsDictionary()) {
+    DELTAEDGE_RETURN_IF_ERROR(CheckRange(
+        "prompt", plan->prompt, 1, models.max_context - 1 - kMaxBlockRows));
+    DELTAEDGE_RETURN_IF_ERROR(
+        CheckRoom(*plan, plan->prompt, models.max_context));
+  } else if (IsSet("prompt")) {
+    return UsageError(
+        "--prompt is not for the dictionary, which is asked "
+        "questions");
+  }
+  for (const int32_t rows : plan->prefill) {
+    DELTAEDGE_RETURN_IF_ERROR(
+        CheckRange("prefill", rows, 1, models.max_context - 1));
+  }
+  if (models.draft_block <= 1 || !plan->drafts()) {
+    for (const char* flag : {"draft_tokens", "synthetic_acceptance"}) {
+      if (!IsSet(flag)) continue;
+      return UsageError(absl::StrCat(
+          "--", flag,
+          " needs a draft, and --spec, --sessions or --serving to measure it"));
+    }
+    plan->draft_tokens.clear();
+  }
+  for (std::optional<int32_t>& draft_tokens : plan->draft_tokens) {
+    const int32_t most = models.draft_block - 1;
+    if (draft_tokens.value_or(0) > most) {
+      return BadFlag("draft_tokens", absl::StrCat(*draft_tokens),
+                     absl::StrCat("1 to ", most, " with this draft"));
+    }
+    if (draft_tokens == -1) draft_tokens = most;
+    const int32_t rows = 1 + draft_tokens.value_or(most);
+    if (plan->synthetic_acceptance > rows) {
+      return BadFlag(
+          "synthetic_acceptance", absl::StrCat(plan->synthetic_acceptance),
+          absl::StrCat("at most ", rows, " with steps of so many rows"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Chat messages where the model has a format for them.
 absl::StatusOr<std::vector<std::vector<TokenId>>> Encode(
-    const Engine& engine, bool chat, const std::vector<std::string>& texts) {
-  std::vector<std::vector<TokenId>> prompts;
-  for (const std::string& text : texts) {
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        std::vector<TokenId> prompt,
-        chat ? engine.chat().Render({{Role::kUser, text}})
-             : engine.tokenizer().Encode(text, Tokenizer::Special::kAsText));
-    prompts.push_back(std::move(prompt));
+    const Engine& engine, bool chat, const std::vector<Prompt>& prompts) {
+  std::vector<std::vector<TokenId>> encoded;
+  for (const Prompt& prompt : prompts) {
+    absl::StatusOr<std::vector<TokenId>> tokens =
+        chat ? engine.chat().Render({{Role::kUser, prompt.text}})
+             : engine.tokenizer().Encode(prompt.text,
+                                         Tokenizer::Special::kAsText);
+    if (!tokens.ok()) {
+      return absl::Status(
+          tokens.status().code(),
+          absl::StrCat(prompt.from, ": ", tokens.status().message()));
+    }
+    encoded.push_back(*std::move(tokens));
   }
-  return prompts;
+  return encoded;
 }
 
 // What is the same for all tests with one engine.
@@ -388,42 +457,36 @@ absl::Status Measure(const ModelFiles& files, const Plan& plan, int threads) {
   const ModelInfo& info = engine->info();
   DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadStream> stream,
                              ReadStream::Create(info.threads));
-  for (const int32_t rows : plan.prefill) {
-    if (rows < info.max_context) continue;
-    return BadFlag(
-        "prefill", absl::StrCat(rows),
-        absl::StrCat("less than the model's context of ", info.max_context));
-  }
-
   SessionBench bench;
   bench.engine = engine.get();
   bench.rollbacks = plan.rollbacks;
   bench.repetitions = plan.repetitions;
   bench.stop = &interrupted;
+  bench.draft_tokens = plan.draft_tokens;
   bench.stop_tokens = IsDictionary();
   if (bench.stop_tokens) {
     DELTAEDGE_ASSIGN_OR_RETURN(bench.prompts,
                                Encode(*engine, /*chat=*/true, Questions()));
+    for (const std::vector<TokenId>& prompt : bench.prompts) {
+      DELTAEDGE_RETURN_IF_ERROR(CheckRoom(
+          plan, static_cast<int64_t>(prompt.size()), info.max_context));
+    }
   } else {
     const int32_t count = std::clamp(plan.sessions, 1, 8);
     for (int32_t seed = 1; seed <= count; ++seed) {
       bench.prompts.push_back(RandomTokens(info.vocab_size, plan.prompt, seed));
     }
   }
-  for (const std::optional<int32_t> draft_tokens : plan.draft_tokens) {
-    if (info.draft_block <= 1) break;
-    const int32_t most = info.draft_block - 1;
-    if (draft_tokens.value_or(0) > most) {
-      return BadFlag("draft_tokens", absl::StrCat(*draft_tokens),
-                     absl::StrCat("1 to ", most, " with this draft"));
-    }
-    bench.draft_tokens.push_back(draft_tokens == -1 ? most : draft_tokens);
-    const int32_t rows = 1 + bench.draft_tokens.back().value_or(most);
-    if (plan.synthetic_acceptance > rows) {
-      return BadFlag(
-          "synthetic_acceptance", absl::StrCat(plan.synthetic_acceptance),
-          absl::StrCat("at most ", rows, " with steps of so many rows"));
-    }
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const std::vector<std::vector<TokenId>> served,
+      Encode(*engine, target->chat().has_value(), plan.prompts));
+  for (size_t i = 0; i < served.size(); ++i) {
+    const auto prompt = static_cast<int64_t>(served[i].size());
+    if (prompt + plan.new_tokens <= info.max_context) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        plan.prompts[i].from, ": has ", prompt,
+        " tokens, behind which the model's context of ", info.max_context,
+        " has no room for --max_new_tokens=", plan.new_tokens));
   }
 
   DELTAEDGE_ASSIGN_OR_RETURN(
@@ -473,9 +536,7 @@ absl::Status Measure(const ModelFiles& files, const Plan& plan, int threads) {
     DELTAEDGE_RETURN_IF_ERROR(print(BenchSessions(bench, plan.sessions)));
   }
   if (plan.serving) {
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        bench.prompts,
-        Encode(*engine, target->chat().has_value(), plan.prompts));
+    bench.prompts = served;
     bench.stop_tokens = true;
     DELTAEDGE_RETURN_IF_ERROR(learn());
     DELTAEDGE_RETURN_IF_ERROR(print(BenchServing(bench)));
@@ -484,17 +545,15 @@ absl::Status Measure(const ModelFiles& files, const Plan& plan, int threads) {
 }
 
 absl::Status Run(const std::vector<char*>& arguments) {
-  if (arguments.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", arguments[1],
-                     "\" is not expected: all is said by flags (--help)"));
-  }
-  DELTAEDGE_ASSIGN_OR_RETURN(const Plan plan, PlanFromFlags());
+  DELTAEDGE_RETURN_IF_ERROR(CheckNoArguments(arguments));
+  DELTAEDGE_ASSIGN_OR_RETURN(Plan plan, PlanFromFlags());
+  DELTAEDGE_ASSIGN_OR_RETURN(Models models,
+                             ModelsFromFlags(arguments[0], plan.drafts()));
+  DELTAEDGE_RETURN_IF_ERROR(FitPlan(models, &plan));
   TemporaryFolder temporary;
-  DELTAEDGE_ASSIGN_OR_RETURN(const ModelFiles files,
-                             Models(arguments[0], plan.drafts(), &temporary));
+  DELTAEDGE_RETURN_IF_ERROR(MakeModels(&models, &temporary));
   for (const int32_t threads : plan.threads) {
-    DELTAEDGE_RETURN_IF_ERROR(Measure(files, plan, threads));
+    DELTAEDGE_RETURN_IF_ERROR(Measure(models.files, plan, threads));
   }
   return absl::OkStatus();
 }
@@ -503,17 +562,14 @@ absl::Status Run(const std::vector<char*>& arguments) {
 }  // namespace deltaedge
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
+  const std::vector<char*> arguments = deltaedge::StartProgram(
+      argc, argv,
       "measures the engine:\n"
       "  bench [--target=FILE.gdn [--draft=FILE.gdn]]\n"
       "  bench --shape=0.8b --weights=q8 --threads=1,2\n"
       "Candidates of a test take turns in one run; \"ratio\" is the median of "
       "tokens per second over the\nfirst candidate's in the same turn.");
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   std::signal(SIGINT, deltaedge::Interrupt);
   std::signal(SIGTERM, deltaedge::Interrupt);
-  const absl::Status status = deltaedge::Run(arguments);
-  if (status.ok()) return EXIT_SUCCESS;
-  absl::FPrintF(stderr, "error: %s\n", status.message());
-  return EXIT_FAILURE;
+  return deltaedge::EndProgram(deltaedge::Run(arguments));
 }

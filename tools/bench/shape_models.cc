@@ -14,6 +14,7 @@
 #include "engine/model/config.h"
 #include "engine/model/model_file.h"
 #include "engine/model/tensor_list.h"
+#include "tools/cli/flags.h"
 #include "tools/make_random/make_random.h"
 #include "tools/make_random/shapes.h"
 
@@ -36,24 +37,32 @@ absl::Status MakeUnlessThere(const std::string& path,
 
 }  // namespace
 
-absl::StatusOr<ModelFiles> ShapeModels(const ShapeModelOptions& options) {
-  const std::string shape = absl::StartsWith(options.shape, "qwen")
-                                ? options.shape
-                                : absl::StrCat("qwen3.5-", options.shape);
-  DELTAEDGE_ASSIGN_OR_RETURN(TargetConfig config, TargetShape(shape));
-  const auto most = static_cast<int32_t>(config.layers.size());
+absl::StatusOr<ShapeSizes> SizesOfShape(const ShapeModelOptions& options) {
+  ShapeSizes sizes;
+  sizes.name = absl::StartsWith(options.shape, "qwen")
+                   ? options.shape
+                   : absl::StrCat("qwen3.5-", options.shape);
+  DELTAEDGE_ASSIGN_OR_RETURN(sizes.target, TargetShape(sizes.name));
+  const auto most = static_cast<int32_t>(sizes.target.layers.size());
   if (options.layers < 0 || options.layers > most) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--layers is \"", options.layers, "\"; allowed is 1 to ",
-                     most, ", or 0 for all"));
+    return BadFlag("layers", absl::StrCat(options.layers),
+                   absl::StrCat("1 to ", most, ", or 0 for all"));
   }
-  if (options.layers > 0) KeepLayers(options.layers, &config);
+  if (options.layers > 0) KeepLayers(options.layers, &sizes.target);
+  if (!options.draft) return sizes;
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      sizes.draft,
+      DraftShape(sizes.name, static_cast<int32_t>(sizes.target.layers.size())));
+  return sizes;
+}
 
+absl::StatusOr<ModelFiles> ShapeModels(const ShapeModelOptions& options) {
+  DELTAEDGE_ASSIGN_OR_RETURN(const ShapeSizes sizes, SizesOfShape(options));
   RandomModelOptions random;
   random.recipe = options.recipe;
   random.stop = options.stop;
-  const std::string base = absl::StrCat(options.folder, "/", shape, "-",
-                                        config.layers.size(), "_layers");
+  const std::string base = absl::StrCat(options.folder, "/", sizes.name, "-",
+                                        sizes.target.layers.size(), "_layers");
   ModelFiles files;
   files.target =
       absl::StrCat(base, "-", WeightTypeName(options.recipe.weights),
@@ -61,18 +70,15 @@ absl::StatusOr<ModelFiles> ShapeModels(const ShapeModelOptions& options) {
                    TypeText("gdn", options.recipe.gdn),
                    TypeText("experts", options.recipe.experts), ".gdn");
   DELTAEDGE_RETURN_IF_ERROR(MakeUnlessThere(files.target, [&] {
-    return MakeRandomTarget(config, files.target, random);
+    return MakeRandomTarget(sizes.target, files.target, random);
   }));
-  if (!options.draft) return files;
-  DELTAEDGE_ASSIGN_OR_RETURN(
-      const DraftConfig draft,
-      DraftShape(shape, static_cast<int32_t>(config.layers.size())));
+  if (!sizes.draft.has_value()) return files;
   // A fingerprint is of the numbers, so one draft fits targets of any type.
   files.draft = absl::StrCat(base, "-draft-",
                              WeightTypeName(options.recipe.weights), ".gdn");
   random.recipe = {options.recipe.weights, std::nullopt, std::nullopt, {}};
   DELTAEDGE_RETURN_IF_ERROR(MakeUnlessThere(files.draft, [&] {
-    return MakeRandomDraft(draft, files.target, files.draft, random);
+    return MakeRandomDraft(*sizes.draft, files.target, files.draft, random);
   }));
   return files;
 }

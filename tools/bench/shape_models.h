@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/model/config.h"
 #include "engine/options.h"
 #include "tools/convert/weight_recipe.h"
 
@@ -23,9 +25,19 @@ struct ShapeModelOptions {
   const std::atomic<bool>* stop = nullptr;
 };
 
-// Models of random weights (tools/make_random) in files that are named after
-// what is in them. What is there already is used again; stderr tells.
+// What such models are like.
+struct ShapeSizes {
+  std::string name;  // "qwen3.5-0.8b"
+  TargetConfig target;
+  std::optional<DraftConfig> draft;
+};
+
 // InvalidArgument: no such shape, or more layers than it has.
+absl::StatusOr<ShapeSizes> SizesOfShape(const ShapeModelOptions& options);
+
+// Models of random weights (tools/make_random) in files that are named after
+// what is in them. What is there already is used again; stderr tells. Errors of
+// SizesOfShape() and of making a model.
 absl::StatusOr<ModelFiles> ShapeModels(const ShapeModelOptions& options);
 
 }  // namespace deltaedge

@@ -2,8 +2,12 @@
 
 #include "tools/cli/paths.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
@@ -24,15 +28,23 @@ absl::StatusOr<std::string> RunfilePath(const char* program,
                                         const std::string& runfile,
                                         absl::string_view what,
                                         absl::string_view otherwise) {
+  using bazel::tools::cpp::runfiles::Runfiles;
   std::string error;
-  const auto runfiles = absl::WrapUnique(
-      bazel::tools::cpp::runfiles::Runfiles::Create(program, &error));
-  if (runfiles == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat(what, " is not beside this program; start it with ",
-                     "`bazel run`, or ", otherwise));
+  // By the name the program was called by or, called through a link or from
+  // $PATH, by where it really is.
+  std::error_code failed;
+  const std::string self =
+      std::filesystem::read_symlink("/proc/self/exe", failed).string();
+  for (const auto& runfiles :
+       {absl::WrapUnique(Runfiles::Create(program, &error)),
+        absl::WrapUnique(Runfiles::Create(self, "", "", &error))}) {
+    if (runfiles == nullptr) continue;
+    const std::string path = runfiles->Rlocation("deltaedge/" + runfile);
+    if (!path.empty() && access(path.c_str(), R_OK) == 0) return path;
   }
-  return runfiles->Rlocation("deltaedge/" + runfile);
+  return absl::NotFoundError(
+      absl::StrCat(what, " is not beside this program; start it with ",
+                   "`bazel run`, or ", otherwise));
 }
 
 }  // namespace deltaedge

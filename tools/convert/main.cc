@@ -17,8 +17,6 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -26,9 +24,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "engine/base/status_macros.h"
 #include "engine/model/config.h"
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/paths.h"
+#include "tools/cli/program.h"
 #include "tools/convert/convert.h"
 #include "tools/convert/recipe_flags.h"
 #include "tools/convert/weight_recipe.h"
@@ -57,21 +59,13 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 // Lets the conversion end by itself, so that it removes its temporary file.
 void Interrupt(int) { interrupted.store(true); }
 
-absl::Status UsageError(absl::string_view message) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(message, " (--help lists all flags)"));
-}
-
 absl::StatusOr<ConvertOptions> OptionsFromFlags(
     const std::vector<char*>& arguments) {
-  if (arguments.size() > 1) {
-    return UsageError(absl::StrCat("\"", arguments[1],
-                                   "\" is not expected: all is said by flags"));
-  }
+  DELTAEDGE_RETURN_IF_ERROR(CheckNoArguments(arguments));
   ConvertOptions options;
-  options.input = absl::GetFlag(FLAGS_input);
-  options.output = absl::GetFlag(FLAGS_output);
-  options.target = absl::GetFlag(FLAGS_target);
+  options.input = UserPath(absl::GetFlag(FLAGS_input));
+  options.output = UserPath(absl::GetFlag(FLAGS_output));
+  options.target = UserPath(absl::GetFlag(FLAGS_target));
   options.name = absl::GetFlag(FLAGS_name);
   options.chat = !absl::GetFlag(FLAGS_no_chat);
   options.ignore_unknown_keys = absl::GetFlag(FLAGS_ignore_unknown_keys);
@@ -81,13 +75,11 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(
   if (!recipe.ok()) return UsageError(recipe.status().message());
   options.recipe = *recipe;
   const std::string mask = absl::GetFlag(FLAGS_sliding_mask);
-  if (mask == "causal") {
-    options.sliding_mask = SlidingMask::kCausal;
-  } else if (mask == "symmetric") {
-    options.sliding_mask = SlidingMask::kSymmetric;
-  } else if (!mask.empty()) {
-    return UsageError(absl::StrCat("--sliding_mask is \"", mask,
-                                   "\"; causal and symmetric are supported"));
+  if (!mask.empty()) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        const int which, Word("sliding_mask", mask, {"causal", "symmetric"}));
+    options.sliding_mask =
+        which == 0 ? SlidingMask::kCausal : SlidingMask::kSymmetric;
   }
   return options;
 }
@@ -186,14 +178,10 @@ absl::Status Run(const std::vector<char*>& arguments) {
 }  // namespace deltaedge
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "converts a Hugging Face checkpoint (Qwen3.5 dense target or DFlash "
-      "draft) into a DeltaEdge model file:\n"
+  return deltaedge::EndProgram(deltaedge::Run(deltaedge::StartProgram(
+      argc, argv,
+      "converts a Hugging Face checkpoint (a Qwen3.5 or Qwen3-Next target or a "
+      "DFlash draft) into a\nDeltaEdge model file:\n"
       "  convert --input=DIR --output=FILE.gdn [--target=TARGET.gdn] "
-      "[--weights=q8]");
-  const absl::Status status =
-      deltaedge::Run(absl::ParseCommandLine(argc, argv));
-  if (status.ok()) return EXIT_SUCCESS;
-  absl::FPrintF(stderr, "error: %s\n", status.message());
-  return EXIT_FAILURE;
+      "[--weights=q8]")));
 }

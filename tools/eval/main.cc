@@ -12,15 +12,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -31,8 +31,12 @@
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
 #include "nlohmann/json.hpp"
+#include "tools/cli/flags.h"
 #include "tools/cli/paths.h"
+#include "tools/cli/program.h"
 #include "tools/convert/convert.h"
+#include "tools/convert/hf_config.h"
+#include "tools/convert/random_access_file.h"
 #include "tools/convert/temporary_folder.h"
 #include "tools/convert/weight_recipe.h"
 #include "tools/eval/divergence.h"
@@ -70,21 +74,6 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 // Lets a conversion end by itself, so that its files are removed.
 void Interrupt(int) { interrupted.store(true); }
 
-absl::Status UsageError(absl::string_view message) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(message, " (--help lists all flags)"));
-}
-
-// `path`, which the user gave, or else what lies beside this program.
-absl::StatusOr<std::string> PathOr(const std::string& path,
-                                   const std::string& runfile,
-                                   const char* program,
-                                   absl::string_view flag) {
-  if (!path.empty()) return UserPath(path);
-  return RunfilePath(program, runfile, "the dictionary",
-                     absl::StrCat("say --", flag));
-}
-
 struct Model {
   std::string name;  // For people.
   std::unique_ptr<ModelFile> file;
@@ -110,61 +99,94 @@ absl::StatusOr<Model> ConvertModel(const std::string& checkpoint,
   options.input = checkpoint;
   options.output = absl::StrCat(folder.path(), "/model.gdn");
   DELTAEDGE_ASSIGN_OR_RETURN(options.recipe, ParseRecipe(recipe));
-  DELTAEDGE_ASSIGN_OR_RETURN(
-      const ConvertSummary summary,
+  DELTAEDGE_RETURN_IF_ERROR(
       ConvertCheckpoint(options, [](absl::string_view, int64_t, int64_t) {
         return !interrupted.load();
-      }));
-  if (summary.kind != ModelKind::kTarget) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint, ": a draft; only targets can be compared"));
-  }
+      }).status());
   return OpenModel(options.output, recipe);
 }
 
-// The reference and what is compared with it.
-absl::StatusOr<std::vector<Model>> Models(const char* program,
-                                          const std::vector<char*>& arguments) {
-  const std::string reference = absl::GetFlag(FLAGS_reference);
-  std::vector<std::string> paths = absl::GetFlag(FLAGS_target);
-  paths.insert(paths.end(), arguments.begin() + 1, arguments.end());
+// What is compared, the reference first, and on which text.
+struct Input {
   std::vector<Model> models;
-  if (reference.empty() && paths.empty()) {
-    DELTAEDGE_ASSIGN_OR_RETURN(const std::string config,
-                               PathOr(absl::GetFlag(FLAGS_checkpoint),
-                                      "examples/chat/model/target/config.json",
-                                      program, "checkpoint"));
-    const std::string checkpoint =
-        absl::GetFlag(FLAGS_checkpoint).empty()
-            ? std::filesystem::path(config).parent_path().string()
-            : config;
-    // Before a long conversion.
-    for (const std::string& recipe : absl::GetFlag(FLAGS_recipes)) {
-      DELTAEDGE_RETURN_IF_ERROR(ParseRecipe(recipe).status());
-    }
-    DELTAEDGE_ASSIGN_OR_RETURN(Model f32, ConvertModel(checkpoint, "f32"));
-    models.push_back(std::move(f32));
-    for (const std::string& recipe : absl::GetFlag(FLAGS_recipes)) {
-      DELTAEDGE_ASSIGN_OR_RETURN(Model model, ConvertModel(checkpoint, recipe));
-      models.push_back(std::move(model));
-    }
-    return models;
+  std::string text;
+};
+
+absl::StatusOr<std::string> TextPath(const char* program) {
+  std::string path = UserPath(absl::GetFlag(FLAGS_text));
+  if (path.empty()) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        path, RunfilePath(program, "tools/eval/dictionary.jsonl",
+                          "the dictionary", "say --text"));
   }
-  if (!absl::GetFlag(FLAGS_checkpoint).empty()) {
-    return UsageError(
-        "--checkpoint is instead of --reference and --target, not beside them");
+  DELTAEDGE_RETURN_IF_ERROR(RandomAccessFile::Open(path).status());
+  return path;
+}
+
+absl::Status CheckContext(int32_t max_context) {
+  return CheckRange("context", absl::GetFlag(FLAGS_context), 2, max_context);
+}
+
+absl::Status NoTarget(absl::string_view path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": a draft; only targets can be compared"));
+}
+
+absl::StatusOr<Input> InputOfFiles(const char* program,
+                                   const std::string& reference,
+                                   std::vector<std::string> paths) {
+  for (const char* flag : {"checkpoint", "recipes"}) {
+    if (!IsSet(flag)) continue;
+    return UsageError(absl::StrCat(
+        "--", flag,
+        " is instead of --reference and --target, not beside them"));
   }
   if (reference.empty()) return UsageError("--target needs --reference");
   if (paths.empty()) return UsageError("--reference needs --target");
+  DELTAEDGE_RETURN_IF_ERROR(CheckList("target", paths));
   paths.insert(paths.begin(), reference);
+  Input input;
   for (const std::string& path : paths) {
     DELTAEDGE_ASSIGN_OR_RETURN(
         Model model,
         OpenModel(UserPath(path),
                   std::filesystem::path(path).filename().string()));
-    models.push_back(std::move(model));
+    if (model.file->kind() != ModelKind::kTarget) return NoTarget(path);
+    input.models.push_back(std::move(model));
   }
-  return models;
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckContext(input.models[0].file->target_config().max_context));
+  DELTAEDGE_ASSIGN_OR_RETURN(input.text, TextPath(program));
+  return input;
+}
+
+absl::StatusOr<Input> InputOfCheckpoint(const char* program,
+                                        std::vector<std::string> recipes) {
+  std::string checkpoint = UserPath(absl::GetFlag(FLAGS_checkpoint));
+  if (checkpoint.empty()) {
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        const std::string config,
+        RunfilePath(program, "examples/chat/model/target/config.json",
+                    "the dictionary", "say --checkpoint"));
+    checkpoint = std::filesystem::path(config).parent_path().string();
+  }
+  DELTAEDGE_ASSIGN_OR_RETURN(const HfConfig config, ReadHfConfig(checkpoint));
+  const auto* const target = std::get_if<HfTarget>(&config.model);
+  if (target == nullptr) return NoTarget(checkpoint);
+  DELTAEDGE_RETURN_IF_ERROR(CheckContext(target->config.max_context));
+  Input input;
+  DELTAEDGE_ASSIGN_OR_RETURN(input.text, TextPath(program));
+  std::signal(SIGINT, Interrupt);
+  std::signal(SIGTERM, Interrupt);
+  std::signal(SIGXFSZ, SIG_IGN);  // A file too large is an error to report.
+  recipes.insert(recipes.begin(), "f32");
+  for (const std::string& recipe : recipes) {
+    DELTAEDGE_ASSIGN_OR_RETURN(Model model, ConvertModel(checkpoint, recipe));
+    input.models.push_back(std::move(model));
+  }
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+  return input;
 }
 
 void PrintJson(const Model& model, const Divergence& d) {
@@ -203,46 +225,49 @@ void PrintTable(const std::vector<Model>& models,
   }
 }
 
-absl::Status Run(const char* program, const std::vector<char*>& arguments) {
-  const std::string format = absl::GetFlag(FLAGS_format);
-  if (format != "table" && format != "json") {
-    return UsageError(absl::StrCat("--format is \"", format,
-                                   "\"; allowed are table and json"));
-  }
-  const int32_t context = absl::GetFlag(FLAGS_context);
-  if (context < 2) {
-    return UsageError(
-        absl::StrCat("--context is ", context, "; allowed is 2 or more"));
-  }
-  if (absl::GetFlag(FLAGS_tokens) < 0) {
-    return UsageError(absl::StrCat("--tokens is ", absl::GetFlag(FLAGS_tokens),
-                                   "; allowed is 0 or more"));
-  }
+// What is wrong with flags and files is told before anything takes long.
+absl::Status Run(const std::vector<char*>& arguments) {
   DELTAEDGE_ASSIGN_OR_RETURN(
-      const std::string text,
-      PathOr(absl::GetFlag(FLAGS_text), "tools/eval/dictionary.jsonl", program,
-             "text"));
-  DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
-                             ThreadPool::Create(absl::GetFlag(FLAGS_threads)));
-  std::signal(SIGINT, Interrupt);
-  std::signal(SIGTERM, Interrupt);
-  std::signal(SIGXFSZ, SIG_IGN);  // A file too large is an error to report.
-  DELTAEDGE_ASSIGN_OR_RETURN(const std::vector<Model> models,
-                             Models(program, arguments));
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+      const int format,
+      Word("format", absl::GetFlag(FLAGS_format), {"table", "json"}));
+  DELTAEDGE_RETURN_IF_ERROR(CheckContext(std::numeric_limits<int32_t>::max()));
+  const int64_t tokens = absl::GetFlag(FLAGS_tokens);
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckRange("tokens", tokens, 0, std::numeric_limits<int64_t>::max()));
+  const int threads = absl::GetFlag(FLAGS_threads);
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckRange("threads", threads, 0, ThreadPool::kMaxThreads));
+  const std::vector<std::string> recipes = absl::GetFlag(FLAGS_recipes);
+  DELTAEDGE_RETURN_IF_ERROR(CheckList("recipes", recipes));
+  for (const std::string& recipe : recipes) {
+    const absl::Status sound = ParseRecipe(recipe).status();
+    if (!sound.ok()) {
+      return UsageError(absl::StrCat("--recipes: ", sound.message()));
+    }
+  }
+  const std::string reference = absl::GetFlag(FLAGS_reference);
+  std::vector<std::string> paths = absl::GetFlag(FLAGS_target);
+  paths.insert(paths.end(), arguments.begin() + 1, arguments.end());
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const Input input,
+      reference.empty() && paths.empty()
+          ? InputOfCheckpoint(arguments[0], recipes)
+          : InputOfFiles(arguments[0], reference, std::move(paths)));
+  const std::vector<Model>& models = input.models;
   std::vector<const ModelFile*> targets;
   for (size_t i = 1; i < models.size(); ++i) {
     targets.push_back(models[i].file.get());
   }
-  if (targets.empty()) return UsageError("--recipes is empty");
-  DELTAEDGE_ASSIGN_OR_RETURN(const std::vector<TextWindow> windows,
-                             ReadScoredText(text, *models[0].file, context,
-                                            absl::GetFlag(FLAGS_tokens)));
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      const std::vector<TextWindow> windows,
+      ReadScoredText(input.text, *models[0].file, absl::GetFlag(FLAGS_context),
+                     tokens));
+  DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                             ThreadPool::Create(threads));
   DELTAEDGE_ASSIGN_OR_RETURN(
       const std::vector<Divergence> divergences,
       Evaluate(*models[0].file, targets, windows, pool->get()));
-  if (format == "table") {
+  if (format == 0) {
     PrintTable(models, divergences);
   } else {
     for (size_t i = 0; i < divergences.size(); ++i) {
@@ -256,17 +281,14 @@ absl::Status Run(const char* program, const std::vector<char*>& arguments) {
 }  // namespace deltaedge
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
+  return deltaedge::EndProgram(deltaedge::Run(deltaedge::StartProgram(
+      argc, argv,
       "measures what narrower weights cost: how far their scores for each next "
       "token of a text are from those of a reference\n"
       "  eval --reference=F32.gdn --target=Q8.gdn [MORE.gdn ...]\n"
       "  eval [--checkpoint=FOLDER] [--recipes=q8,q4,\"q4 head=q8 gdn=q8\"]\n"
-      "       [--text=FILE] [--tokens=N] [--context=N] [--format=table|json]\n"
+      "       [--text=FILE] [--tokens=N] [--context=N] "
+      "[--format=table|json]\n"
       "KL: divergence of the target from the reference, in nats per token. "
-      "top-1: places where both find\nthe same token most likely.");
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
-  const absl::Status status = deltaedge::Run(argv[0], arguments);
-  if (status.ok()) return EXIT_SUCCESS;
-  absl::FPrintF(stderr, "error: %s\n", status.message());
-  return EXIT_FAILURE;
+      "top-1: places where both find\nthe same token most likely.")));
 }

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "engine/base/status_macros.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/paths.h"
+#include "tools/cli/program.h"
 #include "tools/golden_check/golden_check.h"
 #include "tools/golden_check/report.h"
 
@@ -37,17 +37,12 @@ namespace deltaedge {
 namespace {
 
 absl::Status Run(const std::vector<char*>& arguments, Report* report) {
-  if (arguments.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", arguments[1],
-                     "\" is not expected: all is said by flags"
-                     " (--help lists them)"));
-  }
+  DELTAEDGE_RETURN_IF_ERROR(CheckNoArguments(arguments));
   GoldenCheckOptions options;
-  options.golden = absl::GetFlag(FLAGS_golden);
-  options.model = absl::GetFlag(FLAGS_model);
-  options.draft = absl::GetFlag(FLAGS_draft);
-  options.tokenizer = absl::GetFlag(FLAGS_tokenizer);
+  options.golden = UserPath(absl::GetFlag(FLAGS_golden));
+  options.model = UserPath(absl::GetFlag(FLAGS_model));
+  options.draft = UserPath(absl::GetFlag(FLAGS_draft));
+  options.tokenizer = UserPath(absl::GetFlag(FLAGS_tokenizer));
   options.threads = absl::GetFlag(FLAGS_threads);
   return RunGoldenCheck(options, report);
 }
@@ -56,19 +51,16 @@ absl::Status Run(const std::vector<char*>& arguments, Report* report) {
 }  // namespace deltaedge
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
+  const std::vector<char*> arguments = deltaedge::StartProgram(
+      argc, argv,
       "compares what DeltaEdge computes with what a reference implementation "
-      "did; the exit status is 0 only if there were checks and all passed:\n"
+      "did; the exit status is 0 only\nif there were checks and all passed:\n"
       "  golden_check --golden=FILE.safetensors|FILE.json|TOKENIZER_FOLDER\n"
       "      [--model=DIR_OR_FILE] [--draft=DIR_OR_FILE] "
       "[--tokenizer=tokenizer.json]");
   deltaedge::Report report(stdout);
-  const absl::Status status =
-      deltaedge::Run(absl::ParseCommandLine(argc, argv), &report);
-  if (!status.ok()) {
-    absl::FPrintF(stderr, "error: %s\n", status.message());
-  }
+  const absl::Status status = deltaedge::Run(arguments, &report);
   report.Summary();
-  if (!status.ok()) return EXIT_FAILURE;
-  return report.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
+  const int exit_status = deltaedge::EndProgram(status);
+  return report.ok() ? exit_status : EXIT_FAILURE;
 }

@@ -19,8 +19,6 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -31,6 +29,9 @@
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
 #include "engine/model/model_index.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/paths.h"
+#include "tools/cli/program.h"
 #include "tools/convert/hf_config.h"
 #include "tools/convert/random_access_file.h"
 #include "tools/convert/recipe_flags.h"
@@ -62,11 +63,6 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 
-absl::Status UsageError(absl::string_view message) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(message, " (--help lists all flags)"));
-}
-
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -75,9 +71,9 @@ void Interrupt(int) { interrupted.store(true); }
 
 // What the flags make of a model, all but its name.
 absl::StatusOr<HfConfig> ConfigFromFlags() {
-  const std::string path = absl::GetFlag(FLAGS_config);
+  const std::string path = UserPath(absl::GetFlag(FLAGS_config));
   const std::string shape = absl::GetFlag(FLAGS_shape);
-  const std::string target_path = absl::GetFlag(FLAGS_target);
+  const std::string target_path = UserPath(absl::GetFlag(FLAGS_target));
   const bool draft = absl::GetFlag(FLAGS_draft);
   if (path.empty() == shape.empty()) {
     return UsageError("exactly one of --shape and --config is needed");
@@ -115,8 +111,8 @@ absl::Status Adjust(Config* config) {
   const int32_t layers = absl::GetFlag(FLAGS_layers);
   const auto most = static_cast<int32_t>(config->layers.size());
   if (layers < 0 || layers > most) {
-    return UsageError(absl::StrCat(
-        "--layers is ", layers, "; allowed are 1 to ", most, ", the model's"));
+    return BadFlag("layers", absl::StrCat(layers),
+                   absl::StrCat("1 to ", most, ", or 0 for all"));
   }
   if (layers > 0) config->layers.resize(layers);
   return absl::OkStatus();
@@ -133,12 +129,9 @@ int64_t Parameters(const ModelFile& model) {
 }
 
 absl::Status Run(const std::vector<char*>& arguments) {
-  const std::string output = absl::GetFlag(FLAGS_output);
-  const std::string target_path = absl::GetFlag(FLAGS_target);
-  if (arguments.size() > 1) {
-    return UsageError(absl::StrCat("\"", arguments[1],
-                                   "\" is not expected: all is said by flags"));
-  }
+  DELTAEDGE_RETURN_IF_ERROR(CheckNoArguments(arguments));
+  const std::string output = UserPath(absl::GetFlag(FLAGS_output));
+  const std::string target_path = UserPath(absl::GetFlag(FLAGS_target));
   if (output.empty()) return UsageError("--output is missing");
   RandomModelOptions options;
   options.seed = absl::GetFlag(FLAGS_seed);
@@ -185,19 +178,16 @@ absl::Status Run(const std::vector<char*>& arguments) {
 }  // namespace deltaedge
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
+  const std::vector<char*> arguments = deltaedge::StartProgram(
+      argc, argv,
       "writes a model file of seeded random weights:\n"
       "  make_random --shape=qwen3.5-0.8b --weights=q8 --output=TARGET.gdn\n"
       "  make_random --shape=qwen3.5-0.8b --weights=q8 --draft "
       "--target=TARGET.gdn --output=DRAFT.gdn\n"
       "  make_random --config=config.json --output=FILE.gdn "
       "[--target=TARGET.gdn]");
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   std::signal(SIGINT, deltaedge::Interrupt);
   std::signal(SIGTERM, deltaedge::Interrupt);
   std::signal(SIGXFSZ, SIG_IGN);  // A file too large is an error to report.
-  const absl::Status status = deltaedge::Run(arguments);
-  if (status.ok()) return EXIT_SUCCESS;
-  absl::FPrintF(stderr, "error: %s\n", status.message());
-  return EXIT_FAILURE;
+  return deltaedge::EndProgram(deltaedge::Run(arguments));
 }

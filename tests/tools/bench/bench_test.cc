@@ -2,9 +2,9 @@
 
 // That the benchmark runs and what its output looks like; never how fast.
 
-#include <sys/wait.h>
+#include <sys/stat.h>
 
-#include <cstdio>
+#include <chrono>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,31 +15,23 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/program.h"
 #include "tests/tools/convert/temp_folder.h"
 
 namespace deltaedge {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::Outcome;
 using testing::TempFolder;
 using ::testing::UnorderedElementsAre;
 
-struct Outcome {
-  int status = -1;
-  std::string out;  // And what went to stderr.
-};
-
 Outcome Bench(const std::string& flags) {
-  Outcome outcome;
-  const std::string command = "${DELTAEDGE_EMULATE-} " +
-                              testing::Runfile("tools/bench/bench") + " " +
-                              flags + " 2>&1";
-  FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  char buffer[4096];
-  while (fgets(buffer, sizeof(buffer), pipe) != nullptr) outcome.out += buffer;
-  outcome.status = WEXITSTATUS(pclose(pipe));
-  return outcome;
+  testing::Launch launch;
+  launch.path = testing::Runfile("tools/bench/bench");
+  launch.args = absl::StrSplit(flags, ' ', absl::SkipEmpty());
+  launch.patience = std::chrono::minutes(4);
+  return testing::RunToEnd(launch);
 }
 
 std::string Model(const std::string& name) {
@@ -52,7 +44,7 @@ const char kQuick[] =
 
 // The lines of a run with --format=json, each an object.
 std::vector<nlohmann::json> Lines(const Outcome& outcome) {
-  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
   std::vector<nlohmann::json> lines;
   for (const auto& text :
        absl::StrSplit(outcome.out, '\n', absl::SkipEmpty())) {
@@ -169,12 +161,13 @@ TEST(BenchTest, JsonLines) {
 // Answers are what they are without drafts, or the tool fails.
 TEST(BenchTest, SyntheticAcceptanceIsExactAndSaysSo) {
   for (const double wanted : {1.0, 2.5, 4.0}) {
-    const std::vector<nlohmann::json> lines = Lines(Bench(
-        "--format=json --threads=1 --decode=0 --rows= --prefill= --sessions=2 "
-        "--max_new_tokens=9 --repetitions=2 --prompt=5 --draft_tokens=3 "
-        "--synthetic_acceptance=" +
-        std::to_string(wanted) + " --target=" + Model("t") +
-        " --draft=" + Model("t_draft")));
+    const std::vector<nlohmann::json> lines = Lines(
+        Bench("--format=json --threads=1 --decode=0 --rows=0 --prefill=0 "
+              "--sessions=2 "
+              "--max_new_tokens=9 --repetitions=2 --prompt=5 --draft_tokens=3 "
+              "--synthetic_acceptance=" +
+              std::to_string(wanted) + " --target=" + Model("t") +
+              " --draft=" + Model("t_draft")));
     ASSERT_FALSE(lines.empty());
     EXPECT_EQ(lines[0]["synthetic_acceptance"], wanted);
     int synthetic = 0;
@@ -199,8 +192,8 @@ TEST(BenchTest, ServingAnswersThePromptsOfAFile) {
   const std::string prompts = folder.Write(
       "prompts", "Tell me.\n\n{\"prompt\": \"And\\nwhy?\", \"id\": 3}\n");
   const std::string flags =
-      "--format=json --threads=1 --decode=0 --rows= --prefill= --sessions=0 "
-      "--nospec --max_new_tokens=6 --repetitions=2 --draft_tokens=2 "
+      "--format=json --threads=1 --decode=0 --rows=0 --prefill=0 --sessions=0 "
+      "--nospec --max_new_tokens=6 --repetitions=2 "
       "--prompts=" +
       prompts + " --target=" + testing::DemoPair().target;
   const auto plain_extras = UnorderedElementsAre(
@@ -215,7 +208,7 @@ TEST(BenchTest, ServingAnswersThePromptsOfAFile) {
 
   const auto lines =
       Lines(Bench(flags + " --draft=" + testing::DemoPair().draft +
-                  " --synthetic_acceptance=2"));
+                  " --draft_tokens=2 --synthetic_acceptance=2"));
   ASSERT_EQ(CheckedKeys(lines, "f32"),
             std::vector<Key>({{"serving", "plain", "journal", "2", "0"},
                               {"serving", "drafts", "journal", "2", "2"}}));
@@ -255,26 +248,27 @@ TEST(BenchTest, ModelsOfAShapeAreKeptAndFoundAgain) {
   const TempFolder folder;
   const std::string flags =
       "--shape=0.8b --layers=1 --weights=q8 --gdn=q4 --threads=1 --decode=0 "
-      "--rows= --sessions=0 --repetitions=1 --rollback=journal "
+      "--rows=0 --sessions=0 --repetitions=1 --rollback=journal "
       "--max_new_tokens=1 --model_folder=" +
       folder.path();
   const std::string base = folder / "qwen3.5-0.8b-1_layers-";
   const Outcome target = Bench(flags + " --prefill=3 --nospec");
-  ASSERT_EQ(target.status, 0) << target.out;
-  EXPECT_THAT(target.out, HasSubstr(base + "q8-gdn_q4.gdn: made\n"));
+  ASSERT_EQ(target.status, 0) << target.err;
+  EXPECT_THAT(target.err, HasSubstr(base + "q8-gdn_q4.gdn: made\n"));
   EXPECT_THAT(target.out, HasSubstr("weights: q8,gdn=q4\n"));
-  const Outcome draft = Bench(flags + " --prefill= --spec");
-  ASSERT_EQ(draft.status, 0) << draft.out;
-  EXPECT_THAT(draft.out, HasSubstr(base + "q8-gdn_q4.gdn: used again\n"));
-  EXPECT_THAT(draft.out, HasSubstr(base + "draft-q8.gdn: made\n"));
+  const Outcome draft = Bench(flags + " --prefill=0 --spec");
+  ASSERT_EQ(draft.status, 0) << draft.err;
+  EXPECT_THAT(draft.err, HasSubstr(base + "q8-gdn_q4.gdn: used again\n"));
+  EXPECT_THAT(draft.err, HasSubstr(base + "draft-q8.gdn: made\n"));
   EXPECT_THAT(draft.out, HasSubstr("draft_block: 16\n"));
 }
 
 TEST(BenchTest, TableOfTheDefaultPair) {
   const Outcome outcome = Bench(
-      "--threads=1 --decode=2 --repetitions=1 --sessions=0 --rows= --prefill= "
+      "--threads=1 --decode=2 --repetitions=1 --sessions=0 --rows=0 "
+      "--prefill=0 "
       "--max_new_tokens=2 --rollback=slots");
-  ASSERT_EQ(outcome.status, 0) << outcome.out;
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
   std::vector<std::string> lines =
       absl::StrSplit(outcome.out, '\n', absl::SkipEmpty());
   while (!lines.empty() && lines[0].find("tokens/s") == std::string::npos) {
@@ -290,41 +284,135 @@ TEST(BenchTest, TableOfTheDefaultPair) {
   }
 }
 
+void ExpectRefused(const std::string& flags, const std::string& message) {
+  const Outcome outcome = Bench(flags);
+  EXPECT_EQ(outcome.status, 1) << flags;
+  EXPECT_EQ(outcome.out, "") << flags << ": nothing was measured";
+  EXPECT_THAT(outcome.err, ::testing::StartsWith("error: ")) << flags;
+  EXPECT_THAT(outcome.err, HasSubstr(message)) << flags;
+}
+
 TEST(BenchTest, BadFlagsAreNamed) {
+  const std::string pair =
+      " --target=" + Model("t") + " --draft=" + Model("t_draft");
   for (const auto& [flags, message] :
        std::vector<std::pair<std::string, std::string>>{
            {"--format=xml", "--format is \"xml\""},
-           {"--rollback=journal,none", "--rollback is \"none\""},
-           {"--threads=1,x", "--threads is \"x\""},
-           {"--decode=-1", "--decode is \"-1\"; allowed is 0 or more"},
-           {"--rows=4,17", "--rows is \"17\"; allowed is 1 to 16"},
-           {"--prefill=0", "--prefill is \"0\"; allowed is 1 or more"},
-           {"--prefill=5000",
-            "--prefill is \"5000\"; allowed is less than the model's context"},
            {"--draft_tokens=most",
             "--draft_tokens is \"most\"; allowed is 1 to 15, max or auto"},
            {"--draft_tokens=15",
             "--draft_tokens is \"15\"; allowed is 1 to 7 with this draft"},
-           {"--synthetic_acceptance=0.5",
-            "--synthetic_acceptance is \"0.5\"; allowed is 1 to 16"},
+           {"--draft_tokens=2 --target=" + Model("t"),
+            "--draft_tokens needs a draft"},
+           {"--draft_tokens=2 --nospec --sessions=0 --noserving",
+            "--draft_tokens needs a draft, and --spec"},
+           {"--synthetic_acceptance=2 --target=" + Model("t"),
+            "--synthetic_acceptance needs a draft"},
            {"--synthetic_acceptance=4 --draft_tokens=2",
             "--synthetic_acceptance is \"4\"; allowed is at most 3"},
-           {"--prompts=nonexistent", "'nonexistent': cannot be read"},
            {"--noserving --prompts=x", "--prompts needs --serving"},
+           {"--prompt=5", "--prompt is not for the dictionary"},
            {"--packed_weights=disk", "--packed_weights is \"disk\""},
            {"--weights=q8", "--weights is for --shape"},
+           {"--experts=q8", "--experts is for --shape"},
            {"--shape=1b", "\"qwen3.5-1b\" is no known shape"},
-           {"--shape=0.8b --layers=25", "--layers is \"25\""},
            {"--shape=0.8b --weights=q2", "--weights"},
+           {"--shape=35b-a3b --experts=q2", "--experts"},
            {"--shape=0.8b --target=x.gdn", "exclude each other"},
+           {"--shape=0.8b --draft=x.gdn", "--draft needs --target"},
+           {"--shape=0.8b --layers=1 --model_folder=/nonexistent",
+            "/nonexistent/"},
            {"--draft=x.gdn", "--draft needs --target"},
            {"--target=/nonexistent.gdn", "nonexistent.gdn"},
+           {"--target=/dev/zero", "not a regular file"},
+           {"--target=" + testing::DemoPair().draft, "--target wants a target"},
+           {"--target=" + Model("t") + " --draft=" + Model("t"),
+            "--draft wants a draft"},
            {"fast", "\"fast\" is not expected"}}) {
-    const Outcome outcome = Bench(flags);
-    EXPECT_NE(outcome.status, 0) << flags;
-    EXPECT_THAT(outcome.out, HasSubstr("error: ")) << flags;
-    EXPECT_THAT(outcome.out, HasSubstr(message)) << flags;
+    ExpectRefused(flags, message);
   }
+}
+
+// Before anything is allocated, made or loaded for it.
+TEST(BenchTest, CountsHaveBounds) {
+  const std::string target = " --target=" + Model("t");
+  for (const auto& [flag, allowed] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"threads", "0 to 256"},
+           {"decode", "0 to"},
+           {"rows", "1 to 16"},
+           {"prefill", "1 to"},
+           {"sessions", "0 to 64"},
+           {"max_new_tokens", "1 to"},
+           {"prompt", "1 to"},
+           {"repetitions", "1 to 10000"}}) {
+    ExpectRefused("--" + flag + "=-1" + target,
+                  "--" + flag + " is \"-1\"; allowed is " + allowed);
+    for (const std::string& models :
+         {target, std::string(" --shape=27b"),
+          std::string(" --shape=35b-a3b --layers=2")}) {
+      ExpectRefused("--" + flag + "=1000000000" + models,
+                    "--" + flag + " is \"1000000000\"; allowed is ");
+    }
+    for (const char* junk : {"1e9", "x", "nan", "99999999999"}) {
+      const Outcome outcome = Bench("--" + flag + "=" + junk + target);
+      EXPECT_EQ(outcome.status, 1) << flag;
+      EXPECT_THAT(outcome.err, HasSubstr(flag));
+      EXPECT_THAT(outcome.err, HasSubstr(junk));
+    }
+  }
+  for (const char* layers : {"-1", "25", "1000000000"}) {
+    ExpectRefused(std::string("--shape=0.8b --layers=") + layers,
+                  std::string("--layers is \"") + layers +
+                      "\"; allowed is 1 to 24, or 0 for all");
+  }
+  for (const char* mean : {"0.5", "-1", "nan", "inf", "16.5", "1e9"}) {
+    ExpectRefused(std::string("--synthetic_acceptance=") + mean,
+                  "; allowed is 1 to 16, or 0 for none");
+  }
+  // What the prompt and a model have room for: 2048 tokens.
+  const std::string demo = " --target=" + testing::DemoPair().target;
+  ExpectRefused("--prompt=1000 --decode=1033" + demo,
+                "allowed is at most 1032 behind a prompt of 1000 tokens");
+  ExpectRefused("--prompt=2032" + demo, "allowed is 1 to 2031");
+  ExpectRefused("--prefill=5,2048" + demo,
+                "--prefill is \"2048\"; allowed is 1 to 2047");
+  ExpectRefused("--max_new_tokens=2030", "--max_new_tokens is \"2030\"");
+}
+
+TEST(BenchTest, ListsHaveElementsAndNoneTwice) {
+  for (const char* flag :
+       {"threads", "rows", "prefill", "draft_tokens", "rollback"}) {
+    const std::string name = std::string("--") + flag;
+    ExpectRefused(name + "=", name + " is \"\"; allowed is at least one");
+    ExpectRefused(name + "=1,", name + " is \"");
+    ExpectRefused(name + "=1,1", name + " is \"1,1\"; allowed is \"1\" once");
+  }
+}
+
+TEST(BenchTest, FilesOfPromptsAreRegularAndSound) {
+  const TempFolder folder;
+  const std::string fifo = folder / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::string longer(3000, 'a');
+  for (const auto& [file, message] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"/nonexistent", "/nonexistent: cannot be opened"},
+           {fifo, "fifo: is not a regular file"},
+           {"/dev/zero", "/dev/zero: is not a regular file"},
+           {folder.path(), "is not a regular file"},
+           {folder.Write("empty", ""), "empty: no prompt in it"},
+           {folder.Write("bytes", "fine\nbroken \xff\n"),
+            "bytes: line 2 is not UTF-8"}}) {
+    ExpectRefused("--prompts=" + file, message);
+  }
+  const Outcome outcome = Bench(
+      "--threads=1 --decode=0 --rows=0 --prefill=0 --sessions=0 --nospec "
+      "--prompts=" +
+      folder.Write("long", "fine\n\n" + longer + "\n"));
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("long: line 3: has "));
+  EXPECT_THAT(outcome.err, HasSubstr("no room for --max_new_tokens=64"));
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 
 // The program: its two ways to be called, its output, its errors.
 
-#include <sys/wait.h>
+#include <sys/stat.h>
 
-#include <cstdio>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,28 +14,21 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/program.h"
 #include "tests/tools/convert/temp_folder.h"
 
 namespace deltaedge {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::Outcome;
 
-struct Outcome {
-  int status = -1;
-  std::string out;  // And what went to stderr.
-};
-
-Outcome Eval(const std::string& flags) {
-  Outcome outcome;
-  const std::string command =
-      testing::Runfile("tools/eval/eval") + " --threads=1 " + flags + " 2>&1";
-  FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  char buffer[4096];
-  while (fgets(buffer, sizeof(buffer), pipe) != nullptr) outcome.out += buffer;
-  outcome.status = WEXITSTATUS(pclose(pipe));
-  return outcome;
+Outcome Eval(std::vector<std::string> args) {
+  testing::Launch launch;
+  launch.path = testing::Runfile("tools/eval/eval");
+  launch.args = std::move(args);
+  launch.args.insert(launch.args.begin(), "--threads=1");
+  return testing::RunToEnd(launch);
 }
 
 std::vector<nlohmann::json> Lines(const std::string& out) {
@@ -58,10 +51,10 @@ TEST(EvalTest, FilesAsJson) {
   const std::string text = folder.path() + "/text";
   testing::WriteBytes(text, std::string(200, 'a') + "and so on");
   const Outcome outcome =
-      Eval("--format=json --context=64 --tokens=100 --text=" + text +
-           " --reference=" + Model("quant_f32") +
-           " --target=" + Model("quant_f32") + " " + Model("quant_q4"));
-  ASSERT_EQ(outcome.status, 0) << outcome.out;
+      Eval({"--format=json", "--context=64", "--tokens=100", "--text=" + text,
+            "--reference=" + Model("quant_f32"),
+            "--target=" + Model("quant_f32"), Model("quant_q4")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
   const std::vector<nlohmann::json> lines = Lines(outcome.out);
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0]["weights"], "quant_f32.gdn");
@@ -78,8 +71,8 @@ TEST(EvalTest, FilesAsJson) {
 }
 
 TEST(EvalTest, RecipesOfTheDefaultCheckpoint) {
-  const Outcome outcome = Eval("--tokens=40 --recipes=q8,'q4 head=q8'");
-  ASSERT_EQ(outcome.status, 0) << outcome.out;
+  const Outcome outcome = Eval({"--tokens=40", "--recipes=q8,q4 head=q8"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
   const std::vector<std::string> lines =
       absl::StrSplit(outcome.out, '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), 4u) << outcome.out;
@@ -91,28 +84,72 @@ TEST(EvalTest, RecipesOfTheDefaultCheckpoint) {
   }
 }
 
+void ExpectRefused(const testing::Launch& launch, const std::string& message) {
+  const Outcome outcome = testing::RunToEnd(launch);
+  EXPECT_EQ(outcome.status, 1) << message;
+  EXPECT_EQ(outcome.out, "") << message;
+  EXPECT_THAT(outcome.err, ::testing::StartsWith("error: ")) << message;
+  EXPECT_THAT(outcome.err, HasSubstr(message));
+}
+
 TEST(EvalTest, BadFlagsAreNamed) {
   const std::string f32 = Model("quant_f32");
-  for (const auto& [flags, message] :
-       std::vector<std::pair<std::string, std::string>>{
-           {"--format=xml", "--format is \"xml\""},
-           {"--context=1", "--context is 1; allowed is 2 or more"},
-           {"--tokens=-1", "--tokens is -1"},
-           {"--recipes=q8,q5", "\"q5\" is no type of weights"},
-           {"--recipes=", "--recipes is empty"},
-           {"--checkpoint=/nonexistent", "/nonexistent"},
-           {"--text=/nonexistent", "/nonexistent"},
-           {"--reference=" + f32, "--reference needs --target"},
-           {f32, "--target needs --reference"},
-           {"--checkpoint=x --reference=" + f32 + " " + f32,
-            "--checkpoint is instead of"},
-           {"--reference=" + f32 + " --target=" + Model("t"),
-            "of another checkpoint"}}) {
-    const Outcome outcome = Eval(flags);
-    EXPECT_EQ(outcome.status, 1) << flags;
-    EXPECT_THAT(outcome.out, HasSubstr("error: ")) << flags;
-    EXPECT_THAT(outcome.out, HasSubstr(message)) << flags;
+  const std::string reference = "--reference=" + f32;
+  const testing::TempFolder folder;
+  const std::string fifo = folder / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  for (const auto& [args, message] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--format=xml"}, "--format is \"xml\""},
+           {{"--context=1"}, "--context is \"1\"; allowed is 2 to "},
+           {{"--context=-1"}, "--context is \"-1\"; allowed is 2 to "},
+           {{"--context=1000000000"}, "allowed is 2 to 2048"},
+           {{"--context=1000000000", reference, Model("quant_q4")},
+            "--context is \"1000000000\"; allowed is 2 to "},
+           {{"--tokens=-1"}, "--tokens is \"-1\"; allowed is 0 to"},
+           {{"--threads=257"}, "--threads is \"257\"; allowed is 0 to 256"},
+           {{"--threads=-1"}, "--threads is \"-1\"; allowed is 0 to 256"},
+           {{"--recipes=q8,q5"}, "\"q5\" is no type of weights"},
+           {{"--recipes=q8,"}, "--recipes: a recipe is empty"},
+           {{"--recipes="}, "--recipes is \"\"; allowed is at least one"},
+           {{"--recipes=q8,q4,q8"}, "allowed is \"q8\" once"},
+           {{"--checkpoint=/nonexistent"}, "/nonexistent"},
+           {{"--text=/nonexistent"}, "/nonexistent: cannot be opened"},
+           {{"--text=/"}, "/: is not a regular file"},
+           {{"--text=/dev/zero"}, "/dev/zero: is not a regular file"},
+           {{"--text=" + fifo}, "fifo: is not a regular file"},
+           {{reference}, "--reference needs --target"},
+           {{f32}, "--target needs --reference"},
+           {{reference, f32, f32}, "allowed is \"" + f32 + "\" once"},
+           {{"--checkpoint=x", reference, f32}, "--checkpoint is instead of"},
+           {{"--recipes=q8", reference, f32}, "--recipes is instead of"},
+           {{reference, Model("t_draft")}, "a draft; only targets"},
+           {{"--reference=" + Model("t_draft"), f32}, "a draft; only targets"},
+           {{reference, "--target=" + Model("t")}, "of another checkpoint"}}) {
+    testing::Launch launch;
+    launch.path = testing::Runfile("tools/eval/eval");
+    launch.args = args;
+    ExpectRefused(launch, message);
   }
+}
+
+// Alone in a folder: what is wrong with what the user said comes first.
+TEST(EvalTest, TheDictionaryIsMissedOnlyWhereItIsNeeded) {
+  const testing::TempFolder folder;
+  testing::Launch launch;
+  launch.path = folder / "eval";
+  std::filesystem::copy_file(testing::Runfile("tools/eval/eval"), launch.path);
+  launch.environment = {"RUNFILES_DIR", "RUNFILES_MANIFEST_FILE",
+                        "TEST_SRCDIR"};
+  ExpectRefused(launch, "say --checkpoint");
+  launch.args = {"--context=1"};
+  ExpectRefused(launch, "--context is \"1\"");
+  launch.args = {"--reference=/nonexistent", Model("quant_q4")};
+  ExpectRefused(launch, "/nonexistent");
+  launch.args = {"--reference=" + Model("quant_f32")};
+  ExpectRefused(launch, "--reference needs --target");
+  launch.args = {"--reference=" + Model("quant_f32"), Model("quant_q4")};
+  ExpectRefused(launch, "say --text");
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tests/examples/program.h"
+#include "tests/testing/program.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,8 +24,6 @@ namespace deltaedge::testing {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr auto kPatience = std::chrono::seconds(60);
 
 std::vector<std::string> Environment(const std::vector<std::string>& changes) {
   std::vector<std::string> all;
@@ -80,7 +79,8 @@ void Wire(int fd, const std::string& file, int flags, int number) {
 
 }  // namespace
 
-Program::Program(const Launch& launch) : deadline_(Clock::now() + kPatience) {
+Program::Program(const Launch& launch)
+    : deadline_(Clock::now() + launch.patience) {
   signal(SIGPIPE, SIG_IGN);
   std::vector<std::string> args = launch.args;
   args.insert(args.begin(), launch.name.empty() ? launch.path : launch.name);
@@ -113,6 +113,12 @@ Program::Program(const Launch& launch) : deadline_(Clock::now() + kPatience) {
   if (pid_ == 0) {
     signal(SIGPIPE, launch.ignore_sigpipe ? SIG_IGN : SIG_DFL);
     signal(SIGINT, SIG_DFL);
+    if (launch.max_file_bytes > 0) {
+      rlimit limit;
+      getrlimit(RLIMIT_FSIZE, &limit);
+      limit.rlim_cur = static_cast<rlim_t>(launch.max_file_bytes);
+      setrlimit(RLIMIT_FSIZE, &limit);
+    }
     if (launch.terminal) {
       setsid();
       const int side = open(terminal_name.c_str(), O_RDWR);

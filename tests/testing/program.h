@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#ifndef DELTAEDGE_TESTS_EXAMPLES_PROGRAM_H_
-#define DELTAEDGE_TESTS_EXAMPLES_PROGRAM_H_
+#ifndef DELTAEDGE_TESTS_TESTING_PROGRAM_H_
+#define DELTAEDGE_TESTS_TESTING_PROGRAM_H_
 
 #include <sys/types.h>
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,14 @@ struct Launch {
   // Files instead of pipes, if not empty; "closed" for none at all.
   std::string input_file, output_file;
   bool ignore_sigpipe = false;
+  int64_t max_file_bytes = 0;  // That a file may grow to; 0: as here.
+
+  // Of everything that waits for it, from its start.
+  std::chrono::seconds patience = std::chrono::seconds(60);
 };
 
-// A program under test. Whatever waits gives up after a minute, ends the
-// program and fails the test: a hang is a failure. Not thread-safe.
+// A program under test. Whatever waits gives up when there is no patience left,
+// ends the program and fails the test: a hang is a failure. Not thread-safe.
 class Program {
  public:
   explicit Program(const Launch& launch);
@@ -91,4 +96,4 @@ Outcome RunToEnd(const Launch& launch, const std::string& input = "");
 
 }  // namespace deltaedge::testing
 
-#endif  // DELTAEDGE_TESTS_EXAMPLES_PROGRAM_H_
+#endif  // DELTAEDGE_TESTS_TESTING_PROGRAM_H_
