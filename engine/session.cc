@@ -558,6 +558,10 @@ class Session::Impl {
     rested_ = false;
     ++stats_.steps;
     if (step_.drafted > 0) ++stats_.draft_steps;
+    // A drafter that is always asked does not know whose it is.
+    if (step_.choice.reason == DraftReason::kPinned) {
+      step_.choice.source = limits_.source;
+    }
     if (step_.choice.reason != DraftReason::kNoRoom) {
       stats_.last_choice = step_.choice;
     }

@@ -277,70 +277,101 @@ SessionStats Difference(SessionStats later, const SessionStats& earlier) {
   return later;
 }
 
+// "1 step", "2 steps".
+std::string Count(int64_t count, absl::string_view what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+// Who may draft, and how much.
+std::string DraftPolicy(const deltaedge::SessionOptions& options,
+                        const deltaedge::ModelInfo& info) {
+  if (options.draft_tokens == 0) return "none, as asked for";
+  const bool model = !options.lookup && info.draft_block > 0;
+  if (!model && !options.lookup) {
+    return "none: there is no draft model, and no --lookup in the text";
+  }
+  const std::string source =
+      model ? "by the draft model" : "by looking up the text";
+  if (options.draft_tokens.has_value()) {
+    return absl::StrCat("always ", *options.draft_tokens, " ", source,
+                        ", as asked for");
+  }
+  return absl::StrCat(source, model ? " or by looking up the text" : "",
+                      ", as many as pay");
+}
+
 // What a step drafted, and why.
 std::string Describe(const deltaedge::DraftChoice& choice) {
   using deltaedge::DraftReason;
   using deltaedge::DraftSource;
   std::string text =
-      choice.drafts == 0 ? "no drafts" : absl::StrCat(choice.drafts, " drafts");
-  if (choice.source == DraftSource::kModel) text += " of the model";
-  if (choice.source == DraftSource::kLookup) text += " of the look-up";
+      choice.drafts == 0 ? "no drafts" : Count(choice.drafts, "draft");
+  if (choice.source == DraftSource::kModel) text += " by the draft model";
+  if (choice.source == DraftSource::kLookup) text += " by looking up the text";
   switch (choice.reason) {
     case DraftReason::kPinned:
       return text + ", as asked for";
     case DraftReason::kBest:
-      text += ", most tokens a second";
+      text += ", for the most tokens a second";
       break;
     case DraftReason::kPlain:
-      text += ", they would not pay";
+      text += ", which would not pay";
       break;
     case DraftReason::kProbe:
+      text += ", to learn whether so many pay";
+      break;
     case DraftReason::kMeasure:
-      text += ", to learn what it brings";
+      text += ", to learn what a step takes without";
       break;
     case DraftReason::kNoRoom:
-      return "none";
+      return "no drafts: there was no room, or nothing found";
   }
   if (choice.time > absl::ZeroDuration()) {
-    absl::StrAppendFormat(&text, ": %.2f tokens in %.2f ms expected",
+    absl::StrAppendFormat(&text, "; expected: %.2f tokens in %.2f ms",
                           choice.tokens,
                           absl::ToDoubleMilliseconds(choice.time));
   }
   if (choice.drafts > 0 && choice.plain_time > absl::ZeroDuration()) {
-    absl::StrAppendFormat(&text, ", plain 1 in %.2f ms",
+    absl::StrAppendFormat(&text, ", without drafts 1 in %.2f ms",
                           absl::ToDoubleMilliseconds(choice.plain_time));
   }
   return text;
 }
 
-std::string Threads(int32_t count) {
-  return absl::StrCat(count, count == 1 ? " thread" : " threads");
-}
-
-void PrintStats(const Engine& engine, const SessionStats& s) {
+void PrintStats(const Engine& engine, const deltaedge::SessionOptions& options,
+                const SessionStats& s) {
   absl::FPrintF(
       stderr,
       "prompt    %d tokens, %.1f tokens/s, first token after %.1f ms\n"
       "decoding  %d tokens, %.1f tokens/s, %s, %s\n",
       s.prefill_tokens, s.prefill_tokens_per_second(),
       absl::ToDoubleMilliseconds(s.time_to_first_token), s.delivered_tokens,
-      s.decode_tokens_per_second(), Threads(engine.info().threads),
+      s.decode_tokens_per_second(), Count(engine.info().threads, "thread"),
       engine.info().cpu_target);
   absl::FPrintF(stderr, "weights   %s\n", engine.info().packed_weights);
-  absl::FPrintF(
-      stderr,
-      "drafts    %d of %d accepted (%.1f %%), %.2f tokens per step in "
-      "%d steps, %d discarded\n",
-      s.accepted, s.drafted, 100.0 * s.acceptance_rate(), s.tokens_per_step(),
-      s.steps, s.discarded);
   if (absl::GetFlag(FLAGS_temperature) > 0.0f) {
     absl::FPrintF(stderr, "sampling  seed %d\n", s.seed);
   }
-  absl::FPrintF(stderr,
-                "          last step: %s; %d steps without by choice, %d to "
-                "learn, %d of %d of the look-up accepted\n",
-                Describe(s.last_choice), s.plain_by_choice, s.probes,
-                s.lookup_accepted, s.lookup_drafted);
+  absl::FPrintF(
+      stderr,
+      "drafts    %d of %d accepted (%.1f %%), %.2f tokens per step in "
+      "%d steps, %d discarded\n"
+      "          %s\n",
+      s.accepted, s.drafted, 100.0 * s.acceptance_rate(), s.tokens_per_step(),
+      s.steps, s.discarded, DraftPolicy(options, engine.info()));
+  if (s.lookup_drafted > 0 && s.lookup_drafted < s.drafted) {
+    absl::FPrintF(stderr, "          %d of %d of them by looking up the text\n",
+                  s.lookup_accepted, s.lookup_drafted);
+  }
+  if (s.plain_by_choice > 0 || s.probes > 0) {
+    absl::FPrintF(stderr,
+                  "          %s without, as drafts would not have paid; %s to "
+                  "learn what pays\n",
+                  Count(s.plain_by_choice, "step"), Count(s.probes, "step"));
+  }
+  if (s.steps > 0 && options.draft_tokens != 0) {
+    absl::FPrintF(stderr, "          last step: %s\n", Describe(s.last_choice));
+  }
   std::string per_position;
   for (size_t i = 0; i < s.tried_at.size(); ++i) {
     if (s.tried_at[i] == 0) break;
@@ -484,7 +515,8 @@ class Chat {
     }
     if (!result.ok()) return result.status();
     if (absl::GetFlag(FLAGS_stats)) {
-      PrintStats(*engine_, Difference(session_->stats(), before));
+      PrintStats(*engine_, settings_.session,
+                 Difference(session_->stats(), before));
     }
     return result->reason;
   }
@@ -492,15 +524,13 @@ class Chat {
   // Until /quit or the end of the input. Returns the exit status.
   int Converse() {
     const deltaedge::ModelInfo& info = engine_->info();
-    const bool drafts =
-        info.draft_block > 0 && settings_.session.draft_tokens != 0;
     absl::FPrintF(stderr,
-                  "%s, %s, %s%s\n"
+                  "%s, %s, %s; drafts: %s\n"
                   "/reset forgets the conversation, /stats tells the speed, "
                   "/quit or Ctrl-D leaves, Ctrl-C stops an answer.\n",
                   info.name.empty() ? "model" : info.name,
-                  Threads(info.threads), info.cpu_target,
-                  drafts ? ", with a draft" : "");
+                  Count(info.threads, "thread"), info.cpu_target,
+                  DraftPolicy(settings_.session, info));
     while (true) {
       if (terminal_) fputs("> ", stderr);
       const absl::StatusOr<std::optional<std::string>> line = ReadLine();
@@ -527,7 +557,7 @@ class Chat {
         session_->Reset();
         fputs("(forgotten)\n", stderr);
       } else if (text == "/stats") {
-        PrintStats(*engine_, session_->stats());
+        PrintStats(*engine_, settings_.session, session_->stats());
       } else if (text[0] == '/') {
         absl::FPrintF(stderr,
                       "no such command: %s; there are /reset, /stats, /quit\n",

@@ -160,9 +160,10 @@ TEST_F(AdaptiveTest, TheLookupAlone) {
     const Answer looked_up = Ask(options, Rules(120));
     ExpectEqual(looked_up, plain);
     EXPECT_GT(looked_up.stats.drafted, 0);
-    if (drafts < 0) {
-      EXPECT_EQ(looked_up.stats.lookup_drafted, looked_up.stats.drafted);
-      EXPECT_EQ(looked_up.stats.lookup_accepted, looked_up.stats.accepted);
+    EXPECT_EQ(looked_up.stats.lookup_drafted, looked_up.stats.drafted);
+    EXPECT_EQ(looked_up.stats.lookup_accepted, looked_up.stats.accepted);
+    if (drafts > 0) {
+      EXPECT_EQ(looked_up.stats.last_choice.source, DraftSource::kLookup);
     }
   }
 }
@@ -218,6 +219,8 @@ TEST_F(AdaptiveTest, SaysWhatItChose) {
   options.draft_tokens = 3;
   const Answer pinned = Ask(options, Rules(60));
   EXPECT_EQ(pinned.stats.last_choice.reason, DraftReason::kPinned);
+  EXPECT_EQ(pinned.stats.last_choice.source, DraftSource::kModel);
+  EXPECT_EQ(pinned.stats.lookup_drafted, 0);
   EXPECT_EQ(pinned.stats.plain_by_choice, 0);
   EXPECT_EQ(pinned.stats.probes, 0);
   for (size_t i = 0; i < pinned.stats.tried_at.size(); ++i) {

@@ -132,6 +132,37 @@ TEST(Prompt, StatsTellSpeedAcceptanceAndTime) {
   EXPECT_FALSE(Has(outcome.err, "seed")) << "nothing is drawn";
 }
 
+// Who drafted, how much and why, whatever was asked for.
+TEST(Prompt, StatsTellWhatWasDraftedAndWhy) {
+  const struct {
+    Args args;
+    std::vector<std::string> parts;
+  } kCases[] = {
+      {{"--draft_tokens=0"}, {"0 of 0 accepted", "          none, as asked"}},
+      {{"--draft_tokens=3"},
+       {"          always 3 by the draft model, as asked for\n",
+        "last step: 3 drafts by the draft model, as asked for\n"}},
+      {{"--draft_tokens=3", "--lookup"},
+       {"          always 3 by looking up the text, as asked for\n",
+        "last step: 3 drafts by looking up the text, as asked for\n"}},
+      {{"--lookup"}, {"          by looking up the text, as many as pay\n"}},
+      {{},
+       {"          by the draft model or by looking up the text, as many as "
+        "pay\n",
+        "last step: "}},
+      {{"--target=" + testing::DemoPair().target},
+       {"          none: there is no draft model, and no --lookup"}}};
+  for (const auto& test : kCases) {
+    // Twice, so that there is something to look up.
+    const Outcome outcome =
+        RunToEnd(Chat(test.args), "What is a dog?\nWhat is a dog?\n/stats\n");
+    EXPECT_EQ(outcome.status, 0);
+    for (const std::string& part : test.parts) {
+      EXPECT_TRUE(Has(outcome.err, part)) << part << "\n" << outcome.err;
+    }
+  }
+}
+
 // An answer that hardly anything but its seed decides.
 Outcome Warm(const Args& more) {
   Args args = {"--prompt=What is a dog?",
