@@ -9,31 +9,27 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <string>
-#include <tuple>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/thread_pool.h"
-#include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
 #include "engine/ops/linear_reference.h"
 #include "gtest/gtest.h"
 #include "kernels/logits/argmax.h"
+#include "tests/engine/ops/linear_case.h"
 #include "tests/engine/ops/random_matrix.h"
 #include "tests/testing/canary.h"
-#include "tests/testing/random.h"
 
 namespace deltaedge {
 namespace {
 
 using ::deltaedge::testing::CanaryBuffer;
-using ::deltaedge::testing::Random;
 using ::deltaedge::testing::RandomMatrix;
 using ::deltaedge::testing::SameBits;
+using Size = ::deltaedge::testing::LinearSize;
 
 constexpr int kMaxRows = 512;
 
@@ -47,33 +43,9 @@ std::vector<int> Batches(int threads) {
   return batches;
 }
 
-struct Size {
-  int in;
-  int out;
-};
-
-class LinearRowsTest
-    : public ::testing::TestWithParam<std::tuple<WeightType, Size>> {
+class LinearRowsTest : public testing::LinearCase {
  protected:
-  LinearRowsTest()
-      : type_(std::get<0>(GetParam())),
-        in_(testing::Columns(type_, std::get<1>(GetParam()).in)),
-        out_(std::get<1>(GetParam()).out),
-        random_(static_cast<uint64_t>(in_ * 1000 + out_)),
-        matrix_(type_, out_, in_, random_),
-        input_(LinearInput::Allocate(kMaxRows, in_).value()) {}
-
-  void SetUp() override {
-    const absl::Status status =
-        Linear::Create({matrix_.View()}, "test").status();
-    if (absl::IsUnimplemented(status)) GTEST_SKIP() << status;
-  }
-
-  const WeightType type_;
-  const int in_, out_;
-  Random random_;
-  const RandomMatrix matrix_;
-  LinearInput input_;
+  LinearRowsTest() : LinearCase(kMaxRows, /*matrices=*/1) {}
 };
 
 TEST_P(LinearRowsTest, BitsOfARowDoNotDependOnRowsOrThreads) {
@@ -254,18 +226,13 @@ TEST_P(LinearRowsTest, IsNearTheProductOfUnroundedRows) {
   EXPECT_LE(std::sqrt(error / size), takes_int8 ? 0.005 : 1e-6);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, LinearRowsTest,
-    ::testing::Combine(::testing::ValuesIn(kWeightTypes),
-                       ::testing::Values(Size{1, 1}, Size{3, 2}, Size{64, 32},
-                                         Size{127, 100}, Size{1024, 64},
-                                         Size{1027, 67}, Size{1056, 7},
-                                         Size{1151, 17}, Size{1537, 33})),
-    [](const auto& info) {
-      const Size& size = std::get<1>(info.param);
-      return std::string(WeightTypeName(std::get<0>(info.param))) + "_" +
-             std::to_string(size.in) + "_" + std::to_string(size.out);
-    });
+INSTANTIATE_TEST_SUITE_P(Sizes, LinearRowsTest,
+                         testing::LinearCases(Size{1, 1}, Size{3, 2},
+                                              Size{64, 32}, Size{127, 100},
+                                              Size{1024, 64}, Size{1027, 67},
+                                              Size{1056, 7}, Size{1151, 17},
+                                              Size{1537, 33}),
+                         testing::LinearCaseName);
 
 }  // namespace
 }  // namespace deltaedge

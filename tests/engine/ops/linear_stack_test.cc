@@ -7,58 +7,36 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/thread_pool.h"
-#include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/ops/random_matrix.h"
+#include "tests/engine/ops/linear_case.h"
 #include "tests/testing/canary.h"
-#include "tests/testing/random.h"
 
 namespace deltaedge {
 namespace {
 
 using ::deltaedge::testing::CanaryBuffer;
-using ::deltaedge::testing::Random;
-using ::deltaedge::testing::RandomMatrix;
 using ::deltaedge::testing::SameBits;
+using Size = ::deltaedge::testing::LinearSize;  // Of one matrix.
 using ::testing::HasSubstr;
 using Group = LinearStack::Group;
 
 constexpr int kMatrices = 5;
 constexpr int kMaxRows = 64;
 
-struct Size {
-  int in;
-  int out;  // Of one matrix.
-};
-
-class LinearStackTest
-    : public ::testing::TestWithParam<std::tuple<WeightType, Size>> {
+class LinearStackTest : public testing::LinearCase {
  protected:
   LinearStackTest()
-      : type_(std::get<0>(GetParam())),
-        in_(testing::Columns(type_, std::get<1>(GetParam()).in)),
-        out_(std::get<1>(GetParam()).out),
-        random_(static_cast<uint64_t>(in_ * 1000 + out_)),
-        matrix_(type_, kMatrices * out_, in_, random_),
-        x_(random_.Uniforms(size_t{kMaxRows} * in_), /*misalign=*/1),
-        input_(LinearInput::Allocate(kMaxRows, in_).value()) {}
-
-  void SetUp() override {
-    const absl::Status status =
-        Linear::Create({matrix_.View()}, "test").status();
-    if (absl::IsUnimplemented(status)) GTEST_SKIP() << status;
-  }
+      : LinearCase(kMaxRows, kMatrices),
+        x_(random_.Uniforms(size_t{kMaxRows} * in_), /*misalign=*/1) {}
 
   std::unique_ptr<LinearStack> Stack(const LinearOptions& options = {}) const {
     auto stack =
@@ -82,12 +60,7 @@ class LinearStackTest
     return y;
   }
 
-  const WeightType type_;
-  const int in_, out_;
-  Random random_;
-  const RandomMatrix matrix_;
   const CanaryBuffer<float> x_;
-  LinearInput input_;
 };
 
 // However rows are grouped: with matrices in any order, some twice, some not at
@@ -146,17 +119,11 @@ TEST_P(LinearStackTest, OneKernelForAllGivesTheSame) {
   EXPECT_TRUE(SameBits(y, singly));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, LinearStackTest,
-    ::testing::Combine(::testing::ValuesIn(kWeightTypes),
-                       ::testing::Values(Size{1, 1}, Size{64, 32},
-                                         Size{127, 40}, Size{256, 96},
-                                         Size{1027, 67})),
-    [](const auto& info) {
-      const Size& size = std::get<1>(info.param);
-      return std::string(WeightTypeName(std::get<0>(info.param))) + "_" +
-             std::to_string(size.in) + "_" + std::to_string(size.out);
-    });
+INSTANTIATE_TEST_SUITE_P(Sizes, LinearStackTest,
+                         testing::LinearCases(Size{1, 1}, Size{64, 32},
+                                              Size{127, 40}, Size{256, 96},
+                                              Size{1027, 67}),
+                         testing::LinearCaseName);
 
 // What nobody chooses is not read: here it is NaN.
 TEST(LinearStackTest, MatricesOfNoGroupAreNotRead) {
