@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -33,6 +34,9 @@
 #include "engine/text/bpe_tokenizer.h"
 #include "engine/types.h"
 #include "tools/convert/chat_template.h"
+#include "tools/convert/gguf.h"
+#include "tools/convert/gguf_config.h"
+#include "tools/convert/gguf_tokenizer.h"
 #include "tools/convert/hf_config.h"
 #include "tools/convert/random_access_file.h"
 #include "tools/convert/safetensors.h"
@@ -82,13 +86,27 @@ std::string ModelName(const ConvertOptions& options) {
   if (!options.name.empty()) return options.name;
   std::filesystem::path path(options.input);
   if (!path.has_filename()) path = path.parent_path();  // "folder/"
+  if (path.extension() == ".gguf") path.replace_extension();
   const std::string name = path.filename().string();
   return name == "." || name == ".." ? "" : name;
 }
 
-// Changes a piece of a tensor in place. Taps need the whole tensor, which is
-// small.
+// Rows of what has `columns` columns, to be changed as MappedTensor says.
+void MoveColumns(absl::Span<const int32_t> columns,
+                 std::vector<float>* values) {
+  std::vector<float> row(columns.size());
+  for (size_t first = 0; first < values->size(); first += row.size()) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      row[i] = (*values)[first + columns[i]];
+    }
+    std::copy(row.begin(), row.end(), values->begin() + first);
+  }
+}
+
+// Changes a piece of a tensor, whole rows, in place. Taps need the whole
+// tensor, which is small.
 void Change(const MappedTensor& tensor, std::vector<float>* values) {
+  if (!tensor.columns.empty()) MoveColumns(tensor.columns, values);
   switch (tensor.change) {
     case TensorChange::kNone:
       return;
@@ -144,14 +162,15 @@ absl::StatusOr<std::vector<float>> ReadRows(const TensorSource& checkpoint,
   return values;
 }
 
+const MappedTensor& Mapped(const TensorMap& map, absl::string_view ours) {
+  return *std::find_if(
+      map.tensors.begin(), map.tensors.end(),
+      [&](const MappedTensor& tensor) { return tensor.spec.name == ours; });
+}
+
 // Of a tensor that is one of the checkpoint's too.
 const SourceTensor& SourceOf(const TensorMap& map, absl::string_view ours) {
-  return *std::find_if(map.tensors.begin(), map.tensors.end(),
-                       [&](const MappedTensor& tensor) {
-                         return tensor.spec.name == ours;
-                       })
-              ->parts[0]
-              .source;
+  return *Mapped(map, ours).parts[0].source;
 }
 
 // What a fingerprint takes in: some norms, and the first and last rows of a
@@ -224,14 +243,23 @@ class Conversion {
     HfConfigOptions config_options;
     config_options.ignore_unknown_keys = options_.ignore_unknown_keys;
     config_options.sliding_mask = options_.sliding_mask;
-    DELTAEDGE_ASSIGN_OR_RETURN(HfConfig config,
-                               ReadHfConfig(options_.input, config_options));
-    for (const std::string& key : config.ignored_keys) {
-      Note("config.json's ", key, " is not known and was ignored");
+    std::error_code error;
+    HfConfig config;
+    if (std::filesystem::is_regular_file(options_.input, error)) {
+      DELTAEDGE_ASSIGN_OR_RETURN(gguf_, Gguf::Open(options_.input));
+      DELTAEDGE_ASSIGN_OR_RETURN(config,
+                                 ReadGgufConfig(*gguf_, config_options));
+    } else {
+      DELTAEDGE_ASSIGN_OR_RETURN(config,
+                                 ReadHfConfig(options_.input, config_options));
+      DELTAEDGE_ASSIGN_OR_RETURN(folder_,
+                                 Safetensors::OpenFolder(options_.input));
     }
-    DELTAEDGE_ASSIGN_OR_RETURN(Safetensors checkpoint,
-                               Safetensors::OpenFolder(options_.input));
-    DELTAEDGE_RETURN_IF_ERROR(CheckOutput(options_, checkpoint));
+    for (const std::string& key : config.ignored_keys) {
+      Note(gguf_.has_value() ? "" : "config.json's ", key,
+           " is not known and was ignored");
+    }
+    DELTAEDGE_RETURN_IF_ERROR(CheckOutput(options_, checkpoint()));
 
     contents_.converter = kConverter;
     summary_.name = ModelName(options_);
@@ -240,12 +268,11 @@ class Conversion {
                              ? ModelKind::kTarget
                              : ModelKind::kDraft));
     if (auto* const target = std::get_if<HfTarget>(&config.model)) {
-      DELTAEDGE_RETURN_IF_ERROR(PrepareTarget(*target, checkpoint));
+      DELTAEDGE_RETURN_IF_ERROR(PrepareTarget(*target));
     } else {
-      DELTAEDGE_RETURN_IF_ERROR(
-          PrepareDraft(std::get<HfDraft>(config.model), checkpoint));
+      DELTAEDGE_RETURN_IF_ERROR(PrepareDraft(std::get<HfDraft>(config.model)));
     }
-    DELTAEDGE_RETURN_IF_ERROR(Write(checkpoint));
+    DELTAEDGE_RETURN_IF_ERROR(Write());
     return std::move(summary_);
   }
 
@@ -255,8 +282,12 @@ class Conversion {
     summary_.notes.push_back(absl::StrCat(parts...));
   }
 
-  absl::Status PrepareTarget(const HfTarget& target,
-                             const TensorSource& checkpoint) {
+  const TensorSource& checkpoint() const {
+    if (gguf_.has_value()) return *gguf_;
+    return *folder_;
+  }
+
+  absl::Status PrepareTarget(const HfTarget& target) {
     if (!options_.target.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.input, ": is a target; a target of its own (",
@@ -265,11 +296,18 @@ class Conversion {
     summary_.kind = contents_.kind = ModelKind::kTarget;
     contents_.target = target.config;
     contents_.target.name = summary_.name;
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        map_, MapTarget(checkpoint, target.tied, &contents_.target));
+    if (gguf_.has_value()) {
+      const bool tiled =
+          gguf_->metadata()["general.architecture"] != "qwen3next";
+      DELTAEDGE_ASSIGN_OR_RETURN(map_,
+                                 MapGgufTarget(*gguf_, tiled, target.config));
+    } else {
+      DELTAEDGE_ASSIGN_OR_RETURN(
+          map_, MapTarget(*folder_, target.tied, &contents_.target));
+    }
     if (map_.redundant_head != nullptr) {
-      DELTAEDGE_RETURN_IF_ERROR(CheckTiedHead(checkpoint, *map_.redundant_head,
-                                              SourceOf(map_, "embedding")));
+      DELTAEDGE_RETURN_IF_ERROR(CheckTiedHead(
+          checkpoint(), *map_.redundant_head, SourceOf(map_, "embedding")));
       Note("lm_head.weight equals the tied embedding table and is not stored");
     }
     for (const TokenId id : target.eos_tokens) {
@@ -282,34 +320,49 @@ class Conversion {
     DELTAEDGE_RETURN_IF_ERROR(ReadTexts());
     constexpr absl::string_view kNorms[] = {"final_norm"};
     DELTAEDGE_ASSIGN_OR_RETURN(
-        const SourceSample sample,
-        ReadSample(checkpoint, map_, kNorms, "embedding"));
+        SourceSample sample,
+        ReadSample(checkpoint(), map_, kNorms, "embedding"));
+    if (Mapped(map_, "final_norm").change == TensorChange::kNone) {
+      for (float& gain : sample.norms[0]) gain -= 1.0f;
+    }
     summary_.fingerprint =
         TargetFingerprint(contents_.target, contents_.tokenizer,
                           sample.norms[0], sample.first_rows, sample.last_rows);
     return absl::OkStatus();
   }
 
-  absl::Status ReadTexts() {
+  // The checkpoint's tokenizer, if it has one.
+  absl::StatusOr<std::optional<TokenizerTables>> ReadTokenizer() {
+    if (gguf_.has_value()) return ReadGgufTokenizer(*gguf_);
     const std::string path = absl::StrCat(options_.input, "/tokenizer.json");
-    if (!FileExists(path)) {
-      Note("no tokenizer.json: the model takes and gives ids only");
+    if (!FileExists(path)) return std::nullopt;
+    return ReadTokenizerJson(path);
+  }
+
+  absl::Status ReadTexts() {
+    const std::string path = absl::StrCat(
+        options_.input, gguf_.has_value() ? "" : "/tokenizer.json");
+    DELTAEDGE_ASSIGN_OR_RETURN(std::optional<TokenizerTables> tables,
+                               ReadTokenizer());
+    if (!tables.has_value()) {
+      Note("no ", gguf_.has_value() ? "tokenizer" : "tokenizer.json",
+           ": the model takes and gives ids only");
       return absl::OkStatus();
     }
-    DELTAEDGE_ASSIGN_OR_RETURN(TokenizerTables tables, ReadTokenizerJson(path));
-    if (tables.vocab_size > contents_.target.vocab_size) {
+    if (tables->vocab_size > contents_.target.vocab_size) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": has ", tables.vocab_size,
-                       " ids, but config.json's "
-                       "vocab_size is ",
+          absl::StrCat(path, ": has ", tables->vocab_size, " ids, but ",
+                       checkpoint().config_name(), "'s vocab_size is ",
                        contents_.target.vocab_size));
     }
-    tables.vocab_size = contents_.target.vocab_size;
-    if (const auto tokenizer = MakeBpeTokenizer(tables); !tokenizer.ok()) {
+    tables->vocab_size = contents_.target.vocab_size;
+    if (const auto tokenizer = MakeBpeTokenizer(*tables); !tokenizer.ok()) {
       return Invalid(path, tokenizer.status());
     }
     if (options_.chat) {
-      auto chat = ReadChatTable(options_.input, tables);
+      auto chat = gguf_.has_value() ? ReadGgufChatTable(*gguf_, *tables,
+                                                        contents_.stop_tokens)
+                                    : ReadChatTable(options_.input, *tables);
       if (!chat.ok()) {
         return absl::Status(chat.status().code(),
                             absl::StrCat(chat.status().message(),
@@ -324,8 +377,7 @@ class Conversion {
     return absl::OkStatus();
   }
 
-  absl::Status PrepareDraft(const HfDraft& draft,
-                            const TensorSource& checkpoint) {
+  absl::Status PrepareDraft(const HfDraft& draft) {
     if (options_.target.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.input,
@@ -354,7 +406,7 @@ class Conversion {
           static_cast<int32_t>(target->target_config().layers.size());
     }
     const std::string config_path =
-        absl::StrCat(options_.input, "/config.json");
+        absl::StrCat(options_.input, gguf_.has_value() ? "" : "/config.json");
     if (absl::Status s = Validate(contents_.draft); !s.ok()) {
       return Invalid(config_path, s);
     }
@@ -364,23 +416,29 @@ class Conversion {
     }
     contents_.target_fingerprint = target->fingerprint();
     summary_.target_fingerprint = target->fingerprint();
-    DELTAEDGE_ASSIGN_OR_RETURN(map_, MapDraft(checkpoint, contents_.draft));
+    DELTAEDGE_ASSIGN_OR_RETURN(map_, gguf_.has_value()
+                                         ? MapGgufDraft(*gguf_, contents_.draft)
+                                         : MapDraft(*folder_, contents_.draft));
     constexpr absl::string_view kNorms[] = {"hidden_norm", "final_norm"};
     DELTAEDGE_ASSIGN_OR_RETURN(const SourceSample sample,
-                               ReadSample(checkpoint, map_, kNorms, "fc"));
+                               ReadSample(checkpoint(), map_, kNorms, "fc"));
     summary_.fingerprint = DraftFingerprint(
         contents_.draft, contents_.target_fingerprint, sample.norms[0],
         sample.norms[1], sample.first_rows, sample.last_rows);
     return absl::OkStatus();
   }
 
-  absl::Status Write(const TensorSource& checkpoint) {
+  absl::Status Write() {
     std::vector<TensorSpec> specs;
     int64_t fallbacks = 0;
+    // Tensors by the type they were quantised to.
+    absl::btree_map<std::string, int64_t> quantised;
     for (MappedTensor& tensor : map_.tensors) {
       fallbacks += FallsBack(options_.recipe, tensor.spec);
       tensor.spec.type = TypeFor(options_.recipe, tensor.spec);
       specs.push_back(tensor.spec);
+      const SourceTensor& first_source = *tensor.parts[0].source;
+      if (first_source.is_quantised) ++quantised[first_source.dtype];
       for (const SourcePart& part : tensor.parts) {
         const SourceTensor& source = *part.source;
         summary_.parameters += part.elements;
@@ -401,42 +459,65 @@ class Conversion {
            "of ",
            kQ4Block, " for columns");
     }
+    for (const auto& [type, tensors] : quantised) {
+      Note(tensors, " tensors are ", type,
+           " in the checkpoint: what that rounding lost stays lost, and those "
+           "that are not stored as f32 are rounded a second time");
+    }
     DELTAEDGE_ASSIGN_OR_RETURN(
         const std::unique_ptr<ModelWriter> writer,
         ModelWriter::Create(options_.output, std::move(contents_),
                             std::move(specs)));
     WeightWriter weights(writer.get());
     for (const MappedTensor& tensor : map_.tensors) {
-      DELTAEDGE_RETURN_IF_ERROR(WriteTensor(checkpoint, tensor, &weights));
+      DELTAEDGE_RETURN_IF_ERROR(WriteTensor(tensor, &weights));
     }
     DELTAEDGE_RETURN_IF_ERROR(writer->Finish(summary_.fingerprint));
     summary_.file_bytes = writer->file_bytes();
     return absl::OkStatus();
   }
 
-  absl::Status WriteTensor(const TensorSource& checkpoint,
-                           const MappedTensor& tensor, WeightWriter* writer) {
+  // That values from element `first` of `part` on are finite.
+  absl::Status Check(const SourcePart& part, int64_t first,
+                     absl::Span<const float> values) const {
+    return CheckFinite(values, part.first + first, part.name,
+                       checkpoint().PathOf(*part.source));
+  }
+
+  // Adds `count` elements of `part`, from `first` on, to `values_`.
+  absl::Status Read(const SourcePart& part, int64_t first, int64_t count) {
+    values_.resize(values_.size() + count);
+    const absl::Span<float> values =
+        absl::MakeSpan(values_).subspan(values_.size() - count);
+    DELTAEDGE_RETURN_IF_ERROR(
+        checkpoint().ReadFloats(*part.source, part.first + first, values));
+    return Check(part, first, values);
+  }
+
+  absl::Status WriteTensor(const MappedTensor& tensor, WeightWriter* writer) {
     int64_t elements = 0;
     for (const SourcePart& part : tensor.parts) elements += part.elements;
     const int64_t bytes =
         TensorBytes(tensor.spec.type, tensor.spec.shape).value_or(0);
     DELTAEDGE_RETURN_IF_ERROR(writer->Begin(tensor.spec));
+    const bool whole = tensor.change == TensorChange::kConvTaps;
     int64_t written = 0;
+    values_.clear();
     for (const SourcePart& part : tensor.parts) {
       const int64_t piece =
-          tensor.change == TensorChange::kConvTaps
-              ? part.elements
-              : WeightWriter::PieceOf(tensor.spec, kPieceElements);
+          whole ? part.elements
+                : WeightWriter::PieceOf(tensor.spec, kPieceElements);
       for (int64_t done = 0; done < part.elements; done += piece) {
-        const int64_t first = part.first + done;
-        values_.resize(std::min(piece, part.elements - done));
-        DELTAEDGE_RETURN_IF_ERROR(checkpoint.ReadFloats(
-            *part.source, first, absl::MakeSpan(values_)));
+        DELTAEDGE_RETURN_IF_ERROR(
+            Read(part, done, std::min(piece, part.elements - done)));
+        if (whole && static_cast<int64_t>(values_.size()) < elements) continue;
         Change(tensor, &values_);
-        DELTAEDGE_RETURN_IF_ERROR(CheckFinite(values_, first, part.name,
-                                              checkpoint.PathOf(*part.source)));
+        if (tensor.change == TensorChange::kNegExp) {
+          DELTAEDGE_RETURN_IF_ERROR(Check(part, done, values_));
+        }
         DELTAEDGE_RETURN_IF_ERROR(writer->Append(values_));
         written += static_cast<int64_t>(values_.size());
+        values_.clear();
         const double share =
             static_cast<double>(written) / static_cast<double>(elements);
         if (progress_ != nullptr &&
@@ -455,6 +536,9 @@ class Conversion {
 
   const ConvertOptions& options_;
   const ConvertProgress& progress_;
+  // The checkpoint: one of the two.
+  std::optional<Safetensors> folder_;
+  std::optional<Gguf> gguf_;
   ModelContents contents_;
   TensorMap map_;
   ConvertSummary summary_;

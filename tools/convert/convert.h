@@ -22,14 +22,16 @@ struct ConvertOptions {
   // A checkpoint's folder as Hugging Face lays it out: config.json, and
   // model.safetensors or shards with their index; for targets also
   // generation_config.json, tokenizer.json, tokenizer_config.json and a chat
-  // template, as far as they are there.
+  // template, as far as they are there. Or a GGUF file (gguf.h), which says all
+  // that by itself.
   std::string input;
   // The model file to write. One that exists is replaced, once all went well.
   std::string output;
   // The target's model file: required for a draft, refused for a target.
   std::string target;
   WeightRecipe recipe;
-  // TargetConfig::name or DraftConfig::name. Empty: the last part of `input`.
+  // TargetConfig::name or DraftConfig::name. Empty: the last part of `input`,
+  // without ".gguf".
   std::string name;
 
   // False: the model file gets no chat format, whatever the checkpoint has.
@@ -60,15 +62,19 @@ struct ConvertSummary {
 using ConvertProgress = std::function<bool(
     absl::string_view tensor, int64_t done_bytes, int64_t total_bytes)>;
 
-// Converts a Qwen3.5 dense target or a DFlash draft, whichever config.json
-// says. Reads and writes in pieces of a few MiB: memory does not grow with the
-// model. `progress` may be null.
+// Converts a Qwen3.5 or Qwen3-Next target or a DFlash draft, whichever
+// config.json or the metadata of a GGUF file say. Reads and writes in pieces of
+// a few MiB: memory does not grow with the model. `progress` may be null.
 //
 // Values are widened to float and then stored as engine/model/weights.h says:
 // one is added to the target's zero-centred norms, A_log becomes -exp(A_log),
 // convolution taps are laid side by side, matrices take the types of the recipe
 // (quantise.h tells how), all else is stored as it is. The fingerprint is of
 // the checkpoint's values and does not depend on the recipe.
+//
+// A GGUF file has the first two of these changes behind it, and in most
+// architectures its value heads stand in another order, which is undone. Values
+// that it has quantised are widened like any others; a note tells of them.
 //
 // Errors name the file, and the key or tensor and its value:
 //   InvalidArgument  something in the checkpoint or the options is not sound,

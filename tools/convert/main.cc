@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Converts a Hugging Face checkpoint into a model file:
+// Converts a checkpoint, a Hugging Face folder or a GGUF file, into a model
+// file:
 //
-//   convert --input=DIR --output=FILE.gdn [--target=TARGET.gdn]
+//   convert --input=DIR|FILE.gguf --output=FILE.gdn [--target=TARGET.gdn]
 //           [--weights=q8] [--head=q8] [--gdn=q8]
 
 #include <unistd.h>
@@ -35,19 +36,21 @@
 #include "tools/convert/recipe_flags.h"
 #include "tools/convert/weight_recipe.h"
 
-ABSL_FLAG(std::string, input, "", "the checkpoint's folder. Required");
+ABSL_FLAG(std::string, input, "",
+          "the checkpoint's folder, or a GGUF file. Required");
 ABSL_FLAG(std::string, output, "", "the model file to write. Required");
 ABSL_FLAG(std::string, target, "",
           "the model file of a draft's target. Required for drafts");
 ABSL_FLAG(std::string, name, "",
-          "the model's name, for people. Default: the folder's");
+          "the model's name, for people. Default: the folder's or the file's");
 ABSL_FLAG(bool, no_chat, false,
           "leave out the chat format, for templates that are not recognised");
 ABSL_FLAG(std::string, sliding_mask, "",
           "how sliding layers of a draft see its block, instead of what "
           "config.json says: causal or symmetric");
-ABSL_FLAG(bool, ignore_unknown_keys, false,
-          "convert although config.json has keys that are not known");
+ABSL_FLAG(
+    bool, ignore_unknown_keys, false,
+    "convert although the checkpoint's config has keys that are not known");
 ABSL_FLAG(bool, quiet, false, "print errors only");
 
 namespace deltaedge {
@@ -180,8 +183,8 @@ absl::Status Run(const std::vector<char*>& arguments) {
 int main(int argc, char** argv) {
   return deltaedge::EndProgram(deltaedge::Run(deltaedge::StartProgram(
       argc, argv,
-      "converts a Hugging Face checkpoint (a Qwen3.5 or Qwen3-Next target or a "
-      "DFlash draft) into a\nDeltaEdge model file:\n"
-      "  convert --input=DIR --output=FILE.gdn [--target=TARGET.gdn] "
-      "[--weights=q8]")));
+      "converts a checkpoint, a Hugging Face folder or a GGUF file (a Qwen3.5 "
+      "or Qwen3-Next target or a\nDFlash draft), into a DeltaEdge model file:\n"
+      "  convert --input=DIR|FILE.gguf --output=FILE.gdn "
+      "[--target=TARGET.gdn] [--weights=q8]")));
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "engine/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/convert/json.h"
+#include "tools/convert/number_bits.h"
 #include "tools/convert/random_access_file.h"
 #include "tools/convert/tensor_source.h"
 
@@ -35,43 +35,6 @@ constexpr int64_t kMaxIndexBytes = 100'000'000;
 constexpr size_t kMaxRank = 8;
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
-
-// Little-endian, whatever the machine.
-template <class Bits>
-Bits LoadBits(const unsigned char* from) {
-  Bits bits = 0;
-  for (size_t i = 0; i < sizeof(Bits); ++i) {
-    bits |= static_cast<Bits>(static_cast<Bits>(from[i]) << (8 * i));
-  }
-  return bits;
-}
-
-float FloatFromBits(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-float FromF32(const unsigned char* from) {
-  return FloatFromBits(LoadBits<uint32_t>(from));
-}
-
-float FromBf16(const unsigned char* from) {
-  return FloatFromBits(static_cast<uint32_t>(LoadBits<uint16_t>(from)) << 16);
-}
-
-float FromF16(const unsigned char* from) {
-  const uint32_t bits = LoadBits<uint16_t>(from);
-  const uint32_t sign = (bits & 0x8000u) << 16;
-  const uint32_t exponent = bits >> 10 & 0x1Fu;
-  const uint32_t fraction = bits & 0x3FFu;
-  if (exponent == 0) {  // Zero or subnormal: fraction * 2^-24, exact.
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  const uint32_t wide_exponent = exponent == 0x1F ? 0xFFu : exponent + 112;
-  return FloatFromBits(sign | wide_exponent << 23 | fraction << 13);
-}
 
 template <class Bits, class Stored>
 int64_t FromInt(const unsigned char* from) {
@@ -100,9 +63,9 @@ constexpr Decoder<int64_t> kInts =
     &DecodeAll<int64_t, sizeof(Bits), &FromInt<Bits, Stored>>;
 
 constexpr TypeInfo kTypes[] = {
-    {"F32", 4, &DecodeAll<float, 4, &FromF32>, nullptr},
-    {"F16", 2, &DecodeAll<float, 2, &FromF16>, nullptr},
-    {"BF16", 2, &DecodeAll<float, 2, &FromBf16>, nullptr},
+    {"F32", 4, &DecodeAll<float, 4, &LoadF32>, nullptr},
+    {"F16", 2, &DecodeAll<float, 2, &LoadF16>, nullptr},
+    {"BF16", 2, &DecodeAll<float, 2, &LoadBf16>, nullptr},
     {"BOOL", 1, nullptr, kInts<uint8_t, uint8_t>},
     {"U8", 1, nullptr, kInts<uint8_t, uint8_t>},
     {"I8", 1, nullptr, kInts<uint8_t, int8_t>},

@@ -10,10 +10,13 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
@@ -68,10 +71,6 @@ constexpr NamePair kTargetNames[] = {
      TensorChange::kNone},
 };
 
-// Qwen3-Next's names for what other checkpoints have apart.
-constexpr char kInterleaved[] = "in_proj_qkvz.weight";
-constexpr char kInterleavedGates[] = "in_proj_ba.weight";
-
 // The norms of a draft have plain gains.
 constexpr NamePair kDraftNames[] = {
     {"fc", "fc.weight", TensorChange::kNone},
@@ -90,23 +89,83 @@ constexpr NamePair kDraftNames[] = {
     {"mlp.down", "mlp.down_proj.weight", TensorChange::kNone},
 };
 
+// GGUF's names. Its norms hold 1 + w, and ssm_a is -exp(A_log).
+constexpr NamePair kGgufTargetNames[] = {
+    {"embedding", "token_embd.weight", TensorChange::kNone},
+    {"head", "output.weight", TensorChange::kNone},
+    {"final_norm", "output_norm.weight", TensorChange::kNone},
+    {"input_norm", "attn_norm.weight", TensorChange::kNone},
+    {"post_norm", "post_attention_norm.weight", TensorChange::kNone},
+    {"gdn.in_qkv", "attn_qkv.weight", TensorChange::kNone},
+    {"gdn.in_z", "attn_gate.weight", TensorChange::kNone},
+    {"gdn.in_b", "ssm_beta.weight", TensorChange::kNone},
+    {"gdn.in_a", "ssm_alpha.weight", TensorChange::kNone},
+    {"gdn.conv", "ssm_conv1d.weight", TensorChange::kConvTaps},
+    {"gdn.neg_exp_a", "ssm_a", TensorChange::kNone},
+    {"gdn.dt_bias", "ssm_dt.bias", TensorChange::kNone},
+    {"gdn.norm", "ssm_norm.weight", TensorChange::kNone},
+    {"gdn.out", "ssm_out.weight", TensorChange::kNone},
+    {"attention.q", "attn_q.weight", TensorChange::kNone},
+    {"attention.k", "attn_k.weight", TensorChange::kNone},
+    {"attention.v", "attn_v.weight", TensorChange::kNone},
+    {"attention.q_norm", "attn_q_norm.weight", TensorChange::kNone},
+    {"attention.k_norm", "attn_k_norm.weight", TensorChange::kNone},
+    {"attention.out", "attn_output.weight", TensorChange::kNone},
+    {"mlp.gate", "ffn_gate.weight", TensorChange::kNone},
+    {"mlp.up", "ffn_up.weight", TensorChange::kNone},
+    {"mlp.down", "ffn_down.weight", TensorChange::kNone},
+    {"moe.router", "ffn_gate_inp.weight", TensorChange::kNone},
+    {"moe.shared_router", "ffn_gate_inp_shexp.weight", TensorChange::kNone},
+    {"moe.shared.gate", "ffn_gate_shexp.weight", TensorChange::kNone},
+    {"moe.shared.up", "ffn_up_shexp.weight", TensorChange::kNone},
+    {"moe.shared.down", "ffn_down_shexp.weight", TensorChange::kNone},
+};
+
+constexpr NamePair kGgufDraftNames[] = {
+    {"fc", "fc.weight", TensorChange::kNone},
+    {"hidden_norm", "enc.output_norm.weight", TensorChange::kNone},
+    {"final_norm", "output_norm.weight", TensorChange::kNone},
+    {"input_norm", "attn_norm.weight", TensorChange::kNone},
+    {"post_norm", "ffn_norm.weight", TensorChange::kNone},
+    {"attention.q", "attn_q.weight", TensorChange::kNone},
+    {"attention.k", "attn_k.weight", TensorChange::kNone},
+    {"attention.v", "attn_v.weight", TensorChange::kNone},
+    {"attention.q_norm", "attn_q_norm.weight", TensorChange::kNone},
+    {"attention.k_norm", "attn_k_norm.weight", TensorChange::kNone},
+    {"attention.out", "attn_output.weight", TensorChange::kNone},
+    {"mlp.gate", "ffn_gate.weight", TensorChange::kNone},
+    {"mlp.up", "ffn_up.weight", TensorChange::kNone},
+    {"mlp.down", "ffn_down.weight", TensorChange::kNone},
+};
+
+// What Qwen3-Next has for in_qkv and in_z, and for in_b and in_a.
+struct Interleaved {
+  absl::string_view projections;
+  absl::string_view gates;
+};
+constexpr Interleaved kInterleaved = {"linear_attn.in_proj_qkvz.weight",
+                                      "linear_attn.in_proj_ba.weight"};
+constexpr Interleaved kGgufInterleaved = {"ssm_in.weight", "ssm_ba.weight"};
+
 // What a checkpoint may hold besides the language model.
 struct Foreign {
   absl::string_view prefix;
   absl::string_view what;
 };
+constexpr char kPrediction[] = "multi-token prediction";
 constexpr Foreign kForeign[] = {
     {"model.visual.", "vision"},
     {"visual.", "vision"},
-    {"mtp.", "multi-token prediction"},
-    {"model.mtp.", "multi-token prediction"},
+    {"mtp.", kPrediction},
+    {"model.mtp.", kPrediction},
 };
 
-const Foreign* FindForeign(absl::string_view name) {
+// What a tensor of this name is for. Empty: the language model.
+absl::string_view ForeignUse(absl::string_view name) {
   for (const Foreign& foreign : kForeign) {
-    if (absl::StartsWith(name, foreign.prefix)) return &foreign;
+    if (absl::StartsWith(name, foreign.prefix)) return foreign.what;
   }
-  return nullptr;
+  return "";
 }
 
 // The only name, or none, that is `last` or ends in "." and `last`.
@@ -115,7 +174,7 @@ absl::StatusOr<std::optional<std::string>> FindByEnd(
   std::optional<std::string> found;
   for (const auto& [name, entry] : checkpoint.entries()) {
     absl::string_view before = name;
-    if (FindForeign(name) != nullptr || !absl::ConsumeSuffix(&before, last) ||
+    if (!ForeignUse(name).empty() || !absl::ConsumeSuffix(&before, last) ||
         (!before.empty() && before.back() != '.')) {
       continue;
     }
@@ -129,64 +188,60 @@ absl::StatusOr<std::optional<std::string>> FindByEnd(
   return found;
 }
 
-// Whether a tensor of shape `theirs` holds what a tensor of `spec` needs.
-bool ShapeFits(const TensorSpec& spec, TensorChange change,
-               std::vector<int64_t> theirs) {
-  std::vector<int64_t> ours(spec.shape.begin(), spec.shape.end());
-  if (change == TensorChange::kConvTaps) {
-    // The dimension of one between the two is lost or moved by some exporters.
-    std::reverse(ours.begin(), ours.end());
-    theirs.erase(std::remove(theirs.begin(), theirs.end(), 1), theirs.end());
-    ours.erase(std::remove(ours.begin(), ours.end(), 1), ours.end());
-  }
-  return ours == theirs;
-}
-
-std::string ExpectedShape(const TensorSpec& spec, TensorChange change) {
+// Of a tensor of the checkpoint that becomes `spec`.
+std::vector<int64_t> SourceShape(const TensorSpec& spec, TensorChange change) {
   std::vector<int64_t> shape(spec.shape.begin(), spec.shape.end());
   if (change == TensorChange::kConvTaps) shape = {shape[1], 1, shape[0]};
-  return ShapeText(shape);
+  return shape;
 }
+
+std::vector<int64_t> WithoutOnes(std::vector<int64_t> shape) {
+  shape.erase(std::remove(shape.begin(), shape.end(), 1), shape.end());
+  return shape;
+}
+
+constexpr char kLayers[] = "layers.";
+constexpr char kGgufLayers[] = "blk.";
 
 // "layers.3." and what follows; "" and the name if it is of no layer.
 std::pair<absl::string_view, absl::string_view> SplitLayer(
     absl::string_view name) {
-  constexpr absl::string_view kLayers = "layers.";
   if (!absl::StartsWith(name, kLayers)) return {"", name};
-  const size_t end = name.find('.', kLayers.size()) + 1;
+  const size_t end = name.find('.', sizeof(kLayers) - 1) + 1;
   return {name.substr(0, end), name.substr(end)};
+}
+
+// "blk.3." for "layers.3."
+std::string GgufLayer(absl::string_view layer) {
+  return absl::StrReplaceAll(layer, {{kLayers, kGgufLayers}});
 }
 
 // Fills one TensorMap.
 class Mapper {
  public:
+  // `drops_ones`: the format does not keep extents of one.
   Mapper(const TensorSource& checkpoint, absl::Span<const NamePair> names,
-         std::string prefix)
-      : checkpoint_(checkpoint), names_(names), prefix_(std::move(prefix)) {}
+         bool drops_ones)
+      : checkpoint_(checkpoint), names_(names), drops_ones_(drops_ones) {}
 
-  // Finds the source of `spec`.
-  absl::Status Add(const TensorSpec& spec) {
-    const auto [layer, ours] = SplitLayer(spec.name);
-    for (const NamePair& pair : names_) {
-      if (pair.ours != ours) continue;
-      return AddFrom(spec, absl::StrCat(prefix_, layer, pair.theirs),
-                     pair.change);
-    }
-    return absl::InternalError(
-        absl::StrCat("no name in a checkpoint for tensor ", spec.name));
+  const NamePair& NamesOf(const TensorSpec& spec) const {
+    const absl::string_view ours = SplitLayer(spec.name).second;
+    return *std::find_if(
+        names_.begin(), names_.end(),
+        [ours](const NamePair& pair) { return pair.ours == ours; });
+  }
+
+  // Finds the source of `spec`, whose name begins with `prefix`.
+  absl::Status Add(const TensorSpec& spec, absl::string_view prefix) {
+    const NamePair& pair = NamesOf(spec);
+    return AddFrom(spec, absl::StrCat(prefix, pair.theirs), pair.change);
   }
 
   absl::Status AddFrom(const TensorSpec& spec, const std::string& name,
                        TensorChange change) {
-    DELTAEDGE_ASSIGN_OR_RETURN(const SourceTensor* const source,
-                               Find(
-                                   name,
-                                   [&](const std::vector<int64_t>& shape) {
-                                     return ShapeFits(spec, change, shape);
-                                   },
-                                   ExpectedShape(spec, change)));
-    map_.tensors.push_back(
-        {spec, {{name, source, 0, source->elements}}, change});
+    MappedTensor tensor = {spec, {}, change, {}};
+    DELTAEDGE_RETURN_IF_ERROR(Append(name, SourceShape(spec, change), &tensor));
+    map_.tensors.push_back(std::move(tensor));
     return absl::OkStatus();
   }
 
@@ -203,36 +258,43 @@ class Mapper {
   absl::Status AppendRows(const std::string& name,
                           const std::vector<int64_t>& shape, int64_t first,
                           int64_t rows, MappedTensor* tensor) {
+    // Exporters drop or move the one of a convolution's shape.
     DELTAEDGE_ASSIGN_OR_RETURN(
         const SourceTensor* const source,
-        Find(
-            name,
-            [&](const std::vector<int64_t>& theirs) { return theirs == shape; },
-            ShapeText(shape)));
+        Find(name, shape,
+             drops_ones_ || tensor->change == TensorChange::kConvTaps));
     const int64_t row = source->elements / shape[0];
-    tensor->parts.push_back({name, source, first * row, rows * row});
+    std::vector<SourcePart>& parts = tensor->parts;
+    if (!parts.empty() && parts.back().source == source &&
+        parts.back().first + parts.back().elements == first * row) {
+      parts.back().elements += rows * row;
+    } else {
+      parts.push_back({name, source, first * row, rows * row});
+    }
     return absl::OkStatus();
   }
 
   void Use(const std::string& name) { used_.insert(name); }
   TensorMap& map() { return map_; }
 
-  // Accounts for the tensors that are left.
-  absl::StatusOr<TensorMap> Finish() {
+  // Accounts for the tensors that are left; `foreign_use` tells as ForeignUse()
+  // does what they are for.
+  absl::StatusOr<TensorMap> Finish(
+      absl::FunctionRef<absl::string_view(absl::string_view)> foreign_use) {
     for (const auto& [name, entry] : checkpoint_.entries()) {
       if (used_.contains(name)) continue;
-      const Foreign* const foreign = FindForeign(name);
-      if (foreign == nullptr) {
+      const absl::string_view use = foreign_use(name);
+      if (use.empty()) {
         return absl::InvalidArgumentError(absl::StrCat(
             checkpoint_.PathOf(entry), ": tensor ", name, " ",
-            ShapeText(entry.shape), " has no place in a model of this ",
-            checkpoint_.config_name()));
+            ShapeText(entry.shape), " has no place in the model that ",
+            checkpoint_.config_name(), " describes"));
       }
-      auto skipped = std::find_if(
-          map_.skipped.begin(), map_.skipped.end(),
-          [&](const auto& other) { return other.what == foreign->what; });
+      auto skipped =
+          std::find_if(map_.skipped.begin(), map_.skipped.end(),
+                       [&](const auto& other) { return other.what == use; });
       if (skipped == map_.skipped.end()) {
-        map_.skipped.push_back({std::string(foreign->what)});
+        map_.skipped.push_back({std::string(use)});
         skipped = map_.skipped.end() - 1;
       }
       ++skipped->tensors;
@@ -242,16 +304,16 @@ class Mapper {
   }
 
  private:
-  // The tensor `name`, a float one whose shape `fits`.
-  template <class Fits>
+  // The tensor `name`, a float one of `shape`, in which extents of one do not
+  // matter if `ignore_ones`.
   absl::StatusOr<const SourceTensor*> Find(const std::string& name,
-                                           const Fits& fits,
-                                           const std::string& shape) {
+                                           const std::vector<int64_t>& shape,
+                                           bool ignore_ones) {
     const SourceTensor* const source = checkpoint_.Find(name);
     if (source == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat(Where(), ": tensor ", name,
-                       " is missing; its shape would be ", shape));
+                       " is missing; its shape would be ", ShapeText(shape)));
     }
     const std::string tensor =
         absl::StrCat(checkpoint_.PathOf(*source), ": tensor ", name);
@@ -260,10 +322,11 @@ class Mapper {
           absl::StrCat(tensor, " is of type ", source->dtype,
                        "; supported are BF16, F16 and F32"));
     }
-    if (!fits(source->shape)) {
+    if (source->shape != shape &&
+        !(ignore_ones && WithoutOnes(source->shape) == WithoutOnes(shape))) {
       return absl::InvalidArgumentError(absl::StrCat(
           tensor, " has shape ", ShapeText(source->shape), ", but ",
-          checkpoint_.config_name(), " asks for ", shape));
+          checkpoint_.config_name(), " asks for ", ShapeText(shape)));
     }
     used_.insert(name);
     return source;
@@ -276,42 +339,51 @@ class Mapper {
 
   const TensorSource& checkpoint_;
   const absl::Span<const NamePair> names_;
-  const std::string prefix_;
+  const bool drops_ones_;
   TensorMap map_;
   absl::btree_set<std::string> used_;
 };
 
+// The tensor in which Qwen3-Next has `ours` of the layer whose names begin with
+// `layer`. Empty: the checkpoint has it apart.
+std::string FindInterleaved(absl::string_view ours, const std::string& layer,
+                            const Interleaved& names, const Mapper& mapper) {
+  const bool gates = ours == "gdn.in_b" || ours == "gdn.in_a";
+  if (!gates && ours != "gdn.in_qkv" && ours != "gdn.in_z") return "";
+  std::string name =
+      absl::StrCat(layer, gates ? names.gates : names.projections);
+  return mapper.Has(name) ? name : "";
+}
+
 // Rows of the two projections that Qwen3-Next interleaves: for each key head
 // its q, its k, then v and z of its value heads; b, then a of its value heads.
 absl::Status AddInterleaved(const TensorSpec& spec, absl::string_view ours,
-                            const std::string& layer,
-                            const TargetConfig& config, Mapper* mapper) {
+                            const std::string& name, const TargetConfig& config,
+                            Mapper* mapper) {
   const GdnConfig& gdn = config.gdn;
   const int64_t heads = gdn.value_heads / gdn.key_heads;  // Of a key head.
   const int64_t keys = gdn.key_dim, values = heads * gdn.value_dim;
-  MappedTensor tensor = {spec, {}, TensorChange::kNone};
+  MappedTensor tensor = {spec, {}, TensorChange::kNone, {}};
   // `rows` of every key head, from row `first` of the `all` that it has.
-  const auto append = [&](absl::string_view name, int64_t all, int64_t first,
+  const auto append = [&](int64_t all, int64_t first,
                           int64_t rows) -> absl::Status {
     for (int64_t head = 0; head < gdn.key_heads; ++head) {
       DELTAEDGE_RETURN_IF_ERROR(
-          mapper->AppendRows(absl::StrCat(layer, "linear_attn.", name),
-                             {gdn.key_heads * all, config.hidden_size},
+          mapper->AppendRows(name, {gdn.key_heads * all, config.hidden_size},
                              head * all + first, rows, &tensor));
     }
     return absl::OkStatus();
   };
   const int64_t all = 2 * keys + 2 * values;
   if (ours == "gdn.in_qkv") {
-    DELTAEDGE_RETURN_IF_ERROR(append(kInterleaved, all, 0, keys));
-    DELTAEDGE_RETURN_IF_ERROR(append(kInterleaved, all, keys, keys));
-    DELTAEDGE_RETURN_IF_ERROR(append(kInterleaved, all, 2 * keys, values));
+    DELTAEDGE_RETURN_IF_ERROR(append(all, 0, keys));
+    DELTAEDGE_RETURN_IF_ERROR(append(all, keys, keys));
+    DELTAEDGE_RETURN_IF_ERROR(append(all, 2 * keys, values));
   } else if (ours == "gdn.in_z") {
-    DELTAEDGE_RETURN_IF_ERROR(
-        append(kInterleaved, all, 2 * keys + values, values));
+    DELTAEDGE_RETURN_IF_ERROR(append(all, 2 * keys + values, values));
   } else {
-    DELTAEDGE_RETURN_IF_ERROR(append(kInterleavedGates, 2 * heads,
-                                     ours == "gdn.in_b" ? 0 : heads, heads));
+    DELTAEDGE_RETURN_IF_ERROR(
+        append(2 * heads, ours == "gdn.in_b" ? 0 : heads, heads));
   }
   mapper->map().tensors.push_back(std::move(tensor));
   return absl::OkStatus();
@@ -322,7 +394,7 @@ absl::Status AddExperts(const TensorSpec& spec, absl::string_view ours,
                         const std::string& layer, const TargetConfig& config,
                         Mapper* mapper) {
   const int64_t hidden = config.hidden_size, size = config.moe.expert_size;
-  MappedTensor tensor = {spec, {}, TensorChange::kNone};
+  MappedTensor tensor = {spec, {}, TensorChange::kNone, {}};
   for (int32_t i = 0; i < config.moe.experts; ++i) {
     const std::string expert = absl::StrCat(layer, "mlp.experts.", i, ".");
     if (ours == "moe.gate_up") {
@@ -344,7 +416,7 @@ absl::Status AddStacked(const TensorSpec& spec, absl::string_view ours,
                         const std::string& layer, const TargetConfig& config,
                         Mapper* mapper) {
   const MoeConfig& moe = config.moe;
-  MappedTensor tensor = {spec, {}, TensorChange::kNone};
+  MappedTensor tensor = {spec, {}, TensorChange::kNone, {}};
   DELTAEDGE_RETURN_IF_ERROR(
       ours == "moe.gate_up"
           ? mapper->Append(
@@ -366,13 +438,97 @@ absl::Status AddOfLayer(const TensorSpec& spec, absl::string_view ours,
                ? AddExperts(spec, ours, layer, config, mapper)
                : AddStacked(spec, ours, layer, config, mapper);
   }
-  const bool gates = ours == "gdn.in_b" || ours == "gdn.in_a";
-  if ((gates || ours == "gdn.in_qkv" || ours == "gdn.in_z") &&
-      mapper->Has(absl::StrCat(layer, "linear_attn.",
-                               gates ? kInterleavedGates : kInterleaved))) {
-    return AddInterleaved(spec, ours, layer, config, mapper);
+  const std::string interleaved =
+      FindInterleaved(ours, layer, kInterleaved, *mapper);
+  return interleaved.empty()
+             ? mapper->Add(spec, layer)
+             : AddInterleaved(spec, ours, interleaved, config, mapper);
+}
+
+// Where GGUF has value head `head`: there the first of every key head come
+// first, then the second of every one, and so on.
+int64_t TiledHead(const GdnConfig& gdn, int64_t head) {
+  const int64_t of_key = gdn.value_heads / gdn.key_heads;
+  return head % of_key * gdn.key_heads + head / of_key;
+}
+
+// A tensor whose rows, or in the case of "gdn.out" columns, are of value heads
+// that are tiled.
+absl::Status AddTiled(const TensorSpec& spec, const std::string& layer,
+                      const GdnConfig& gdn, Mapper* mapper) {
+  const NamePair& pair = mapper->NamesOf(spec);
+  if (pair.ours == "gdn.out") {
+    DELTAEDGE_RETURN_IF_ERROR(mapper->Add(spec, layer));
+    if (gdn.value_heads == gdn.key_heads) return absl::OkStatus();
+    std::vector<int32_t>& columns = mapper->map().tensors.back().columns;
+    for (int32_t i = 0; i < gdn.values(); ++i) {
+      columns.push_back(static_cast<int32_t>(TiledHead(gdn, i / gdn.value_dim) *
+                                                 gdn.value_dim +
+                                             i % gdn.value_dim));
+    }
+    return absl::OkStatus();
   }
-  return mapper->Add(spec);
+  const std::string name = absl::StrCat(layer, pair.theirs);
+  const std::vector<int64_t> shape = SourceShape(spec, pair.change);
+  const bool with_keys = pair.ours == "gdn.in_qkv" || pair.ours == "gdn.conv";
+  const int64_t keys = with_keys ? 2 * gdn.keys() : 0;
+  const int64_t rows = (shape[0] - keys) / gdn.value_heads;
+  MappedTensor tensor = {spec, {}, pair.change, {}};
+  if (with_keys) {
+    DELTAEDGE_RETURN_IF_ERROR(
+        mapper->AppendRows(name, shape, 0, keys, &tensor));
+  }
+  for (int64_t head = 0; head < gdn.value_heads; ++head) {
+    DELTAEDGE_RETURN_IF_ERROR(mapper->AppendRows(
+        name, shape, keys + TiledHead(gdn, head) * rows, rows, &tensor));
+  }
+  mapper->map().tensors.push_back(std::move(tensor));
+  return absl::OkStatus();
+}
+
+// Experts in GGUF: stacked, and mostly with gates and ups apart.
+absl::Status AddGgufExperts(const TensorSpec& spec, absl::string_view ours,
+                            const std::string& layer,
+                            const TargetConfig& config, Mapper* mapper) {
+  const int64_t experts = config.moe.experts, size = config.moe.expert_size;
+  const int64_t hidden = config.hidden_size;
+  const std::string together = absl::StrCat(layer, "ffn_gate_up_exps.weight");
+  MappedTensor tensor = {spec, {}, TensorChange::kNone, {}};
+  if (ours == "moe.down") {
+    DELTAEDGE_RETURN_IF_ERROR(
+        mapper->Append(absl::StrCat(layer, "ffn_down_exps.weight"),
+                       {experts, hidden, size}, &tensor));
+  } else if (mapper->Has(together)) {
+    DELTAEDGE_RETURN_IF_ERROR(
+        mapper->Append(together, {experts, 2 * size, hidden}, &tensor));
+  } else {
+    for (int64_t i = 0; i < experts; ++i) {
+      for (const absl::string_view part : {"gate", "up"}) {
+        DELTAEDGE_RETURN_IF_ERROR(mapper->AppendRows(
+            absl::StrCat(layer, "ffn_", part, "_exps.weight"),
+            {experts, size, hidden}, i, 1, &tensor));
+      }
+    }
+  }
+  mapper->map().tensors.push_back(std::move(tensor));
+  return absl::OkStatus();
+}
+
+absl::Status AddOfGgufLayer(const TensorSpec& spec, absl::string_view ours,
+                            const std::string& layer, bool tiled_heads,
+                            const TargetConfig& config, Mapper* mapper) {
+  if (ours == "moe.gate_up" || ours == "moe.down") {
+    return AddGgufExperts(spec, ours, layer, config, mapper);
+  }
+  const std::string interleaved =
+      FindInterleaved(ours, layer, kGgufInterleaved, *mapper);
+  if (!interleaved.empty()) {
+    return AddInterleaved(spec, ours, interleaved, config, mapper);
+  }
+  if (tiled_heads && absl::StartsWith(ours, "gdn.") && ours != "gdn.norm") {
+    return AddTiled(spec, layer, config.gdn, mapper);
+  }
+  return mapper->Add(spec, layer);
 }
 
 }  // namespace
@@ -387,7 +543,7 @@ absl::StatusOr<TensorMap> MapTarget(const TensorSource& checkpoint,
   const std::string prefix(absl::StripSuffix(
       embedding.value_or("model.embed_tokens.weight"), kEmbedding));
   config->tied_head = tied.value_or(!head.has_value());
-  Mapper mapper(checkpoint, kTargetNames, prefix);
+  Mapper mapper(checkpoint, kTargetNames, /*drops_ones=*/false);
   for (const TensorSpec& spec : TensorSpecs(*config)) {
     const auto [layer, ours] = SplitLayer(spec.name);
     DELTAEDGE_RETURN_IF_ERROR(
@@ -400,16 +556,46 @@ absl::StatusOr<TensorMap> MapTarget(const TensorSource& checkpoint,
     mapper.map().redundant_head = checkpoint.Find(*head);
     mapper.Use(*head);
   }
-  return mapper.Finish();
+  return mapper.Finish(ForeignUse);
 }
 
 absl::StatusOr<TensorMap> MapDraft(const TensorSource& checkpoint,
                                    const DraftConfig& config) {
-  Mapper mapper(checkpoint, kDraftNames, "");
+  Mapper mapper(checkpoint, kDraftNames, /*drops_ones=*/false);
   for (const TensorSpec& spec : TensorSpecs(config)) {
-    DELTAEDGE_RETURN_IF_ERROR(mapper.Add(spec));
+    DELTAEDGE_RETURN_IF_ERROR(mapper.Add(spec, SplitLayer(spec.name).first));
   }
-  return mapper.Finish();
+  return mapper.Finish(ForeignUse);
+}
+
+absl::StatusOr<TensorMap> MapGgufTarget(const TensorSource& checkpoint,
+                                        bool tiled_heads,
+                                        const TargetConfig& config) {
+  Mapper mapper(checkpoint, kGgufTargetNames, /*drops_ones=*/true);
+  for (const TensorSpec& spec : TensorSpecs(config)) {
+    const auto [layer, ours] = SplitLayer(spec.name);
+    DELTAEDGE_RETURN_IF_ERROR(AddOfGgufLayer(spec, ours, GgufLayer(layer),
+                                             tiled_heads, config, &mapper));
+  }
+  // Layers that predict further tokens stand behind the model's own.
+  return mapper.Finish([&](absl::string_view name) -> absl::string_view {
+    int64_t layer = 0;
+    return absl::ConsumePrefix(&name, kGgufLayers) &&
+                   absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) &&
+                   layer >= static_cast<int64_t>(config.layers.size())
+               ? kPrediction
+               : "";
+  });
+}
+
+absl::StatusOr<TensorMap> MapGgufDraft(const TensorSource& checkpoint,
+                                       const DraftConfig& config) {
+  Mapper mapper(checkpoint, kGgufDraftNames, /*drops_ones=*/true);
+  for (const TensorSpec& spec : TensorSpecs(config)) {
+    DELTAEDGE_RETURN_IF_ERROR(
+        mapper.Add(spec, GgufLayer(SplitLayer(spec.name).first)));
+  }
+  return mapper.Finish([](absl::string_view) { return ""; });
 }
 
 }  // namespace deltaedge

@@ -37,6 +37,9 @@ struct MappedTensor {
   TensorSpec spec;
   std::vector<SourcePart> parts;
   TensorChange change = TensorChange::kNone;
+  // Of a matrix whose columns change places: which column of the source the
+  // i-th is. Empty: all stay.
+  std::vector<int32_t> columns;
 };
 
 struct TensorMap {
@@ -71,6 +74,17 @@ absl::StatusOr<TensorMap> MapTarget(const TensorSource& checkpoint,
 // The same for a draft.
 absl::StatusOr<TensorMap> MapDraft(const TensorSource& checkpoint,
                                    const DraftConfig& config);
+
+// The same for the names and layouts of GGUF files, where norms hold 1 + w, the
+// decay is -exp(A_log), and extents of one may be missing. `tiled_heads`: value
+// heads are not grouped by key head but go round all key heads, as in every
+// architecture but "qwen3next". `config.tied_head` is settled. Layers behind
+// the config's predict further tokens and are skipped.
+absl::StatusOr<TensorMap> MapGgufTarget(const TensorSource& checkpoint,
+                                        bool tiled_heads,
+                                        const TargetConfig& config);
+absl::StatusOr<TensorMap> MapGgufDraft(const TensorSource& checkpoint,
+                                       const DraftConfig& config);
 
 }  // namespace deltaedge
 

@@ -3,7 +3,6 @@
 #include "tools/convert/tokenizer_json.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -18,9 +17,9 @@
 #include "absl/strings/string_view.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/tokenizer_tables.h"
-#include "engine/text/utf8.h"
 #include "engine/types.h"
 #include "nlohmann/json.hpp"
+#include "tools/convert/byte_alphabet.h"
 #include "tools/convert/json.h"
 #include "tools/convert/random_access_file.h"
 
@@ -131,43 +130,6 @@ absl::Status RefuseType(const Node& node, absl::string_view allowed) {
   DELTAEDGE_ASSIGN_OR_RETURN(const Node type, Get(node, "type"));
   return Unsupported(type, allowed);
 }
-
-// tokenizer.json writes the bytes of a token as printable characters: those of
-// Latin-1 that are printable stand for themselves, the other 68 for U+0100 and
-// on, in order.
-class ByteAlphabet {
- public:
-  ByteAlphabet() {
-    byte_of_.fill(-1);
-    int next = 0x100;
-    for (int byte = 0; byte < 256; ++byte) {
-      const bool printable = (byte >= 0x21 && byte <= 0x7E) ||
-                             (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-      byte_of_[printable ? byte : next++] = byte;
-    }
-  }
-
-  // False if a character is not of the alphabet. `text` is UTF-8.
-  bool Decode(absl::string_view text, std::string* bytes) const {
-    bytes->clear();
-    while (!text.empty()) {
-      const size_t length = NextUtf8(text).bytes;
-      if (length > 2) return false;
-      const unsigned lead = static_cast<unsigned char>(text[0]);
-      const unsigned code =
-          length == 1
-              ? lead
-              : (lead & 0x1F) << 6 | (static_cast<unsigned>(text[1]) & 0x3F);
-      if (code >= byte_of_.size() || byte_of_[code] < 0) return false;
-      bytes->push_back(static_cast<char>(byte_of_[code]));
-      text.remove_prefix(length);
-    }
-    return true;
-  }
-
- private:
-  std::array<int, 256 + 68> byte_of_;
-};
 
 absl::StatusOr<TokenId> GetId(const Node& node) {
   if (!node.json->is_number_integer() || node.json->get<int64_t>() < 0 ||
