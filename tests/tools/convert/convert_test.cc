@@ -604,6 +604,176 @@ TEST(ConvertTest, ExpertsInEitherLayoutGiveTheSameFile) {
   EXPECT_EQ(moe.router.type, WeightType::kF32);
 }
 
+// A Qwen3-Next of random sizes, its projections apart and its experts stacked.
+Checkpoint RandomMixture(Random* random) {
+  const auto size = [&](int most) { return int64_t{random->Int(1, most)}; };
+  const int64_t hidden = size(20), key_heads = size(3), key_dim = size(6),
+                value_dim = size(6), values = key_heads * size(4),
+                kv_heads = size(2), query_heads = kv_heads * size(3),
+                head_dim = 4 * size(4), experts = size(5),
+                expert_size = size(7), shared_size = size(7), inner = size(9),
+                vocab = size(30);
+  const int64_t channels = 2 * key_heads * key_dim + values * value_dim;
+  Checkpoint next;
+  next.config = {{"architectures", {"Qwen3NextForCausalLM"}},
+                 {"model_type", "qwen3_next"},
+                 {"vocab_size", vocab},
+                 {"hidden_size", hidden},
+                 {"intermediate_size", inner},
+                 {"num_hidden_layers", 3},
+                 {"layer_types",
+                  {"linear_attention", "full_attention", "linear_attention"}},
+                 {"max_position_embeddings", 64},
+                 {"rms_norm_eps", 1e-6},
+                 {"rope_theta", 1e7},
+                 {"partial_rotary_factor", 0.5},
+                 {"num_attention_heads", query_heads},
+                 {"num_key_value_heads", kv_heads},
+                 {"head_dim", head_dim},
+                 {"linear_num_key_heads", key_heads},
+                 {"linear_num_value_heads", values},
+                 {"linear_key_head_dim", key_dim},
+                 {"linear_value_head_dim", value_dim},
+                 {"linear_conv_kernel_dim", 4},
+                 {"num_experts", experts},
+                 {"num_experts_per_tok", 1},
+                 {"moe_intermediate_size", expert_size},
+                 {"shared_expert_intermediate_size", shared_size},
+                 {"mlp_only_layers", {2}},
+                 {"norm_topk_prob", false},
+                 {"tie_word_embeddings", false}};
+  const auto add = [&](const std::string& name,
+                       const std::vector<int64_t>& shape) {
+    size_t elements = 1;
+    for (const int64_t extent : shape) elements *= extent;
+    next.Add(name, shape, random->Gaussians(elements));
+  };
+  add("model.embed_tokens.weight", {vocab, hidden});
+  add("model.norm.weight", {hidden});
+  add("lm_head.weight", {vocab, hidden});
+  for (int i = 0; i < 3; ++i) {
+    const std::string layer = absl::StrCat("model.layers.", i, ".");
+    add(layer + "input_layernorm.weight", {hidden});
+    add(layer + "post_attention_layernorm.weight", {hidden});
+    if (i == 1) {
+      add(layer + "self_attn.q_proj.weight",
+          {2 * query_heads * head_dim, hidden});
+      add(layer + "self_attn.k_proj.weight", {kv_heads * head_dim, hidden});
+      add(layer + "self_attn.v_proj.weight", {kv_heads * head_dim, hidden});
+      add(layer + "self_attn.o_proj.weight", {hidden, query_heads * head_dim});
+      add(layer + "self_attn.q_norm.weight", {head_dim});
+      add(layer + "self_attn.k_norm.weight", {head_dim});
+    } else {
+      const std::string mixer = layer + "linear_attn.";
+      add(mixer + "in_proj_qkv.weight", {channels, hidden});
+      add(mixer + "in_proj_z.weight", {values * value_dim, hidden});
+      add(mixer + "in_proj_b.weight", {values, hidden});
+      add(mixer + "in_proj_a.weight", {values, hidden});
+      add(mixer + "conv1d.weight", {channels, 1, 4});
+      add(mixer + "A_log", {values});
+      add(mixer + "dt_bias", {values});
+      add(mixer + "norm.weight", {value_dim});
+      add(mixer + "out_proj.weight", {hidden, values * value_dim});
+    }
+    const std::string mlp = layer + "mlp.";
+    const std::string dense = i == 2 ? mlp : mlp + "shared_expert.";
+    const int64_t width = i == 2 ? inner : shared_size;
+    add(dense + "gate_proj.weight", {width, hidden});
+    add(dense + "up_proj.weight", {width, hidden});
+    add(dense + "down_proj.weight", {hidden, width});
+    if (i == 2) continue;
+    add(mlp + "gate.weight", {experts, hidden});
+    add(mlp + "shared_expert_gate.weight", {1, hidden});
+    add(mlp + "experts.gate_up_proj", {experts, 2 * expert_size, hidden});
+    add(mlp + "experts.down_proj", {experts, hidden, expert_size});
+  }
+  return next;
+}
+
+// Rows of tensors, as one.
+std::vector<float> Rows(const std::vector<float>& all, int64_t width,
+                        int64_t first, int64_t rows) {
+  return std::vector<float>(all.begin() + first * width,
+                            all.begin() + (first + rows) * width);
+}
+
+// Of layer `i`: all that belongs to a key head side by side.
+void Interleave(int i, Checkpoint* next) {
+  const std::string mixer = absl::StrCat("model.layers.", i, ".linear_attn.");
+  const int64_t hidden = next->config["hidden_size"];
+  const int64_t heads = next->config["linear_num_key_heads"];
+  const int64_t key_dim = next->config["linear_key_head_dim"];
+  const int64_t group =
+      next->config["linear_num_value_heads"].get<int64_t>() / heads;
+  const int64_t values =
+      group * next->config["linear_value_head_dim"].get<int64_t>();
+  std::vector<float> qkvz, ba;
+  const auto append = [&](const char* name, int64_t first, int64_t rows,
+                          std::vector<float>* to) {
+    const std::vector<float> part =
+        Rows(next->values.at(mixer + name), hidden, first, rows);
+    to->insert(to->end(), part.begin(), part.end());
+  };
+  for (int64_t head = 0; head < heads; ++head) {
+    append("in_proj_qkv.weight", head * key_dim, key_dim, &qkvz);
+    append("in_proj_qkv.weight", (heads + head) * key_dim, key_dim, &qkvz);
+    append("in_proj_qkv.weight", 2 * heads * key_dim + head * values, values,
+           &qkvz);
+    append("in_proj_z.weight", head * values, values, &qkvz);
+    append("in_proj_b.weight", head * group, group, &ba);
+    append("in_proj_a.weight", head * group, group, &ba);
+  }
+  for (const char* const name : {"qkv", "z", "b", "a"}) {
+    next->Remove(absl::StrCat(mixer, "in_proj_", name, ".weight"));
+  }
+  const auto rows = [&](const std::vector<float>& all) {
+    return static_cast<int64_t>(all.size()) / hidden;
+  };
+  next->Add(mixer + "in_proj_qkvz.weight", {rows(qkvz), hidden}, qkvz);
+  next->Add(mixer + "in_proj_ba.weight", {rows(ba), hidden}, ba);
+}
+
+// Of layer `i`: every expert for itself.
+void Unstack(int i, Checkpoint* next) {
+  const std::string mlp = absl::StrCat("model.layers.", i, ".mlp.experts.");
+  const int64_t hidden = next->config["hidden_size"];
+  const int64_t size = next->config["moe_intermediate_size"];
+  const int64_t experts = next->config["num_experts"];
+  const std::vector<float> gate_up = next->values.at(mlp + "gate_up_proj");
+  const std::vector<float> down = next->values.at(mlp + "down_proj");
+  for (int64_t e = 0; e < experts; ++e) {
+    const std::string expert = absl::StrCat(mlp, e, ".");
+    next->Add(expert + "gate_proj.weight", {size, hidden},
+              Rows(gate_up, hidden, 2 * e * size, size));
+    next->Add(expert + "up_proj.weight", {size, hidden},
+              Rows(gate_up, hidden, (2 * e + 1) * size, size));
+    next->Add(expert + "down_proj.weight", {hidden, size},
+              Rows(down, size, e * hidden, hidden));
+  }
+  next->Remove(mlp + "gate_up_proj");
+  next->Remove(mlp + "down_proj");
+}
+
+TEST(ConvertTest, EveryLayoutOfAnyShapeGivesTheSameFile) {
+  const TempFolder apart, together, out;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    Checkpoint next = RandomMixture(&random);
+    next.Write(apart);
+    Interleave(0, &next);
+    Interleave(2, &next);
+    Unstack(0, &next);
+    Unstack(1, &next);
+    next.Write(together);
+    const auto a = Convert(apart.path(), out / "a.gdn");
+    const auto b = Convert(together.path(), out / "b.gdn");
+    ASSERT_TRUE(a.ok()) << a.status();
+    ASSERT_TRUE(b.ok()) << b.status();
+    ASSERT_TRUE(ReadBytes(out / "a.gdn") == ReadBytes(out / "b.gdn"));
+  }
+}
+
 TEST(ConvertTest, DraftOfEitherGenerationGivesTheSameFile) {
   const TempFolder folder;
   ASSERT_TRUE(Convert(Golden("tiny-qwen35"), folder / "t.gdn").ok());
