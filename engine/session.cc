@@ -542,6 +542,7 @@ class Session::Impl {
         limits_.max_context - static_cast<int64_t>(tokens_.size());
     StepItem item = NewItem();
     item.sequence = tokens_;
+    item.stop_tokens = run_.stop_tokens;
     item.max_drafts = static_cast<int32_t>(std::min<int64_t>(
         {limits_.draft_tokens, run_.options.max_new_tokens - run_.produced - 1,
          room - 1}));

@@ -127,6 +127,7 @@ class DraftModel::Impl {
     segments_.reserve(kMaxPassRows);
     ranges_.resize(kMaxPassRows);
     best_.resize(kMaxPassRows);
+    second_.resize(kMaxPassRows);
     tokens_.resize(kMaxPassRows);
 
     DELTAEDGE_ASSIGN_OR_RETURN(
@@ -309,24 +310,34 @@ class DraftModel::Impl {
       h += int64_t{request.drafts} * hidden;
     }
     const int32_t drafts = rows - static_cast<int32_t>(requests.size());
+    const bool margins =
+        std::any_of(requests.begin(), requests.end(),
+                    [](const DraftRequest& r) { return r.margins != nullptr; });
     for (int32_t done = 0; done < drafts; done += target_->max_rows()) {
       DELTAEDGE_RETURN_IF_ERROR(
           target_->Head(pass_.h.data() + int64_t{done} * hidden,
                         std::min(drafts - done, target_->max_rows()),
-                        /*logits=*/nullptr, best_.data() + done));
+                        /*logits=*/nullptr, best_.data() + done,
+                        margins ? second_.data() + done : nullptr));
     }
     guesses = pass_.h.data();
     const ArgMax* best = best_.data();
+    const float* second = second_.data();
     for (const DraftRequest& request : requests) {
       if (request.logits != nullptr) {
         DELTAEDGE_RETURN_IF_ERROR(
-            target_->Head(guesses, request.drafts, request.logits, nullptr));
+            target_->Head(guesses, request.drafts, request.logits,
+                          /*best=*/nullptr, /*second=*/nullptr));
       }
       guesses += int64_t{request.drafts} * hidden;
       for (int32_t t = 0; t < request.drafts; ++t) {
         request.out[t] = best[t].index;
+        if (request.margins != nullptr) {
+          request.margins[t] = best[t].value - second[t];
+        }
       }
       best += request.drafts;
+      second += request.drafts;
     }
     return absl::OkStatus();
   }
@@ -427,6 +438,7 @@ class DraftModel::Impl {
   std::vector<Segment> segments_;
   std::vector<KeyRange> ranges_;  // [kMaxPassRows]
   std::vector<ArgMax> best_;      // [kMaxPassRows]
+  std::vector<float> second_;     // [kMaxPassRows], if wanted
   std::vector<TokenId> tokens_;   // [kMaxPassRows]
 };
 

@@ -45,6 +45,9 @@ struct DraftRequest {
   KvStore* kv = nullptr;
   float* logits = nullptr;  // [drafts, vocab_size]; null: not wanted.
   TokenId* out = nullptr;   // [drafts], each row's best, lowest id on ties.
+  // [drafts], by how much its score exceeds that of the second; 0 on ties, a
+  // NaN if that is no number; null: not wanted.
+  float* margins = nullptr;
 };
 
 // A DFlash block-diffusion draft (docs/models.md 2). Its past is not tokens but

@@ -261,12 +261,12 @@ class TargetModelImpl : public TargetModel {
     return Score(passes);
   }
 
-  absl::Status Head(const float* x, int32_t rows, float* logits,
-                    ArgMax* best) override {
+  absl::Status Head(const float* x, int32_t rows, float* logits, ArgMax* best,
+                    float* second) override {
     const int32_t vocab_size = config_.vocab_size;
     act_.input.Set(x, rows, config_.hidden_size);
     if (logits == nullptr) {
-      head_->RunArgMax(act_.input, best, PoolFor(*head_, rows, pool_));
+      head_->RunArgMax(act_.input, best, second, PoolFor(*head_, rows, pool_));
       return absl::OkStatus();
     }
     Multiply(*head_, logits);
@@ -354,7 +354,8 @@ class TargetModelImpl : public TargetModel {
         ++end;
       }
       DELTAEDGE_RETURN_IF_ERROR(Head(act_.h.data() + row_begin_[i] * hidden,
-                                     rows(), first.logits, first.best));
+                                     rows(), first.logits, first.best,
+                                     /*second=*/nullptr));
     }
     return absl::OkStatus();
   }

@@ -87,10 +87,11 @@ class TargetModel {
 
   // Scores [rows, vocab_size] of rows x [rows, H] that are already normalised,
   // and the best of each row [rows], for a draft that shares the output matrix;
-  // at most max_rows() of them. Without `logits` (null) scores are not kept.
-  // 64 readable bytes past x.
+  // at most max_rows() of them. Without `logits` (null) scores are not kept,
+  // and `second` [rows] may ask for each row's second best score
+  // (Linear::RunArgMax). 64 readable bytes past x.
   virtual absl::Status Head(const float* x, int32_t rows, float* logits,
-                            ArgMax* best) = 0;
+                            ArgMax* best, float* second) = 0;
 
   // Rows of the embedding table, [rows, H].
   virtual void Embed(absl::Span<const TokenId> tokens, float* x) const = 0;

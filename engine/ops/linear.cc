@@ -81,11 +81,11 @@ void Linear::Run(LinearInput& input, float* y, pthreadpool_t pool) const {
   Multiply(input, y, pool);
 }
 
-void Linear::RunArgMax(LinearInput& input, ArgMax* best,
+void Linear::RunArgMax(LinearInput& input, ArgMax* best, float* second,
                        pthreadpool_t pool) const {
   if (input.rows() == 0) return;
   assert(input.features() == in_features());
-  MultiplyArgMax(input, best, pool);
+  MultiplyArgMax(input, best, second, pool);
 }
 
 }  // namespace deltaedge

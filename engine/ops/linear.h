@@ -92,9 +92,12 @@ class Linear {
   void Run(LinearInput& input, float* y, pthreadpool_t pool) const;
 
   // Run(), of which only the best output of each row is wanted: what
-  // ArgMaxRows() finds in y, into best [rows]. The outputs themselves pass
-  // through a few kilobytes of each thread.
-  void RunArgMax(LinearInput& input, ArgMax* best, pthreadpool_t pool) const;
+  // ArgMaxRows() finds in y, into best [rows]; into second [rows] the largest
+  // of the other outputs (minus infinity if there are none), unless it is null,
+  // which is a little faster. The outputs themselves pass through a few
+  // kilobytes of each thread.
+  void RunArgMax(LinearInput& input, ArgMax* best, float* second,
+                 pthreadpool_t pool) const;
 
   // Part of a product, for LinearStack: `rows` rows of the batch from `row`,
   // and `outputs` outputs from `output`, a multiple of panel_outputs(). `y` is
@@ -135,7 +138,7 @@ class Linear {
   // Run and RunArgMax, for at least one row.
   virtual void Multiply(LinearInput& input, float* y,
                         pthreadpool_t pool) const = 0;
-  virtual void MultiplyArgMax(LinearInput& input, ArgMax* best,
+  virtual void MultiplyArgMax(LinearInput& input, ArgMax* best, float* second,
                               pthreadpool_t pool) const = 0;
 
  private:

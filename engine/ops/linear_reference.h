@@ -89,14 +89,17 @@ class ReferenceLinear final : public Linear {
             {0, input.rows(), 0, out_features(), y, int64_t{out_features()}});
   }
 
-  void MultiplyArgMax(LinearInput& input, ArgMax* best,
+  void MultiplyArgMax(LinearInput& input, ArgMax* best, float* second,
                       pthreadpool_t pool) const override {
     std::vector<float> y(static_cast<size_t>(input.rows()) *
                          static_cast<size_t>(out_features()));
     Multiply(input, y.data(), pool);
     for (int32_t row = 0; row < input.rows(); ++row) {
-      best[row] =
-          ArgMaxReference(out_features(), y.data() + row * out_features());
+      const float* outputs = y.data() + row * out_features();
+      best[row] = ArgMaxReference(out_features(), outputs);
+      if (second != nullptr) {
+        second[row] = SecondReference(out_features(), outputs, best[row]);
+      }
     }
   }
 

@@ -281,12 +281,14 @@ class XnnLinear final : public Linear {
     ForColumns(RunColumns, &batch, kChunkBytes, pool);
   }
 
-  void MultiplyArgMax(LinearInput& input, ArgMax* best,
+  void MultiplyArgMax(LinearInput& input, ArgMax* best, float* second,
                       pthreadpool_t pool) const override {
     BestBatch batch;
     static_cast<Batch&>(batch) = Prepare(input, pool);
     batch.best = best;
+    batch.second = second;
     std::fill_n(best, batch.rows, kNothing);
+    if (second != nullptr) std::fill_n(second, batch.rows, kNothing.value);
     ForColumns(RunColumnsArgMax, &batch, kArgMaxChunkBytes, pool);
   }
 
@@ -301,7 +303,8 @@ class XnnLinear final : public Linear {
   };
   struct BestBatch : Batch {
     absl::Mutex mutex;
-    ArgMax* best;  // [rows], of the columns that are done
+    ArgMax* best;   // [rows], of the columns that are done
+    float* second;  // Likewise; null: not wanted.
   };
   // Loses to whatever there is.
   static constexpr ArgMax kNothing = {std::numeric_limits<int32_t>::max(),
@@ -364,22 +367,35 @@ class XnnLinear final : public Linear {
         std::max(kPassingFloats / batch.tile_rows / panel, size_t{1}) * panel;
     alignas(64) float y[kPassingFloats];
     ArgMax best[XNN_MAX_MR];
+    float second[XNN_MAX_MR];
     for (int32_t row = 0; row < batch.rows; row += batch.tile_rows) {
       const int32_t rows = std::min(batch.tile_rows, batch.rows - row);
       std::fill_n(best, rows, kNothing);
+      std::fill_n(second, rows, kNothing.value);
       for (size_t done = 0; done < columns; done += piece) {
         const size_t count = std::min(piece, columns - done);
         linear.RunTile(batch, row, begin + done, count, y,
                        static_cast<int64_t>(count));
+        const int32_t dim = static_cast<int32_t>(count);
+        const int32_t first = static_cast<int32_t>(begin + done);
         for (int32_t i = 0; i < rows; ++i) {
-          best[i] = Together(
-              best[i], ArgMaxOfPart(static_cast<int32_t>(count), y + i * count,
-                                    static_cast<int32_t>(begin + done)));
+          const ArgMax part = ArgMaxOfPart(dim, y + i * count, first);
+          if (batch.second != nullptr) {
+            second[i] =
+                SecondTogether(best[i], second[i], part,
+                               SecondOfPart(dim, y + i * count, first, part));
+          }
+          best[i] = Together(best[i], part);
         }
       }
       const absl::MutexLock lock(&batch.mutex);
       for (int32_t i = 0; i < rows; ++i) {
-        batch.best[row + i] = Together(batch.best[row + i], best[i]);
+        ArgMax& all = batch.best[row + i];
+        if (batch.second != nullptr) {
+          float& all_second = batch.second[row + i];
+          all_second = SecondTogether(all, all_second, best[i], second[i]);
+        }
+        all = Together(all, best[i]);
       }
     }
   }

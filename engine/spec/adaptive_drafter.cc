@@ -19,11 +19,12 @@ DraftChoice AdaptiveDrafter::Plan(absl::Span<const TokenId> sequence,
                                   const CostCurve& verifying) {
   choice_ = {};
   planner_ = nullptr;
+  offered_ = 0;
   found_.clear();
   if (max_drafts <= 0) return choice_;
   DraftPlanner::Choice best;
   if (main_ != nullptr) {
-    best = main_planner_.Choose(max_drafts, verifying);
+    best = main_planner_.Choose(max_drafts, first_, verifying);
     choice_.source = main_source_;
     planner_ = &main_planner_;
   }
@@ -34,7 +35,7 @@ DraftChoice AdaptiveDrafter::Plan(absl::Span<const TokenId> sequence,
     lookup_.Propose(sequence, max_drafts, CancelFlags(), &found_).IgnoreError();
     if (!found_.empty()) {
       const DraftPlanner::Choice found = lookup_planner_.Choose(
-          static_cast<int32_t>(found_.size()), verifying);
+          static_cast<int32_t>(found_.size()), first_, verifying);
       if (main_ == nullptr || found.Beats(best)) {
         best = found;
         choice_.source = DraftSource::kLookup;
@@ -66,12 +67,13 @@ absl::Status AdaptiveDrafter::Propose(absl::Span<const TokenId> sequence,
 void AdaptiveDrafter::Review(absl::Span<const TokenId>,
                              const CostCurve& verifying,
                              std::vector<TokenId>* drafts) {
-  drafts->resize(planner_->Trim(
-      LastMargins(), static_cast<int32_t>(drafts->size()), verifying));
+  offered_ = static_cast<int32_t>(drafts->size());
+  drafts->resize(planner_->Trim(LastMargins(), offered_, verifying));
 }
 
 void AdaptiveDrafter::Learn(int32_t drafted, int32_t accepted,
                             absl::Duration draft_time) {
+  first_ = false;
   if (planner_ == nullptr) return;
   if (planner_ == &main_planner_ && choice_.drafts > 0) {
     main_planner_.Drafted(choice_.drafts, draft_time);
@@ -89,12 +91,14 @@ absl::Status AdaptiveDrafter::ObserveBlock(const BlockPlan& plan,
 absl::Status AdaptiveDrafter::ObservePrefill(const BlockPlan& plan,
                                              const float* taps,
                                              CancelFlags cancel) {
+  first_ = true;
   return main_ == nullptr ? absl::OkStatus()
                           : main_->ObservePrefill(plan, taps, cancel);
 }
 
 void AdaptiveDrafter::Reset() {
   lookup_.Reset();
+  first_ = true;
   choice_ = {};
   if (main_ != nullptr) main_->Reset();
 }

@@ -63,11 +63,10 @@ class AdaptiveDrafter : public BlockDrafter {
   void Reset() override;
 
  private:
-  // Of the drafts of the last step; empty if nobody says.
+  // Of the drafts of the last Review(); empty if nobody says.
   absl::Span<const float> LastMargins() const {
-    return choice_.source == main_source_ && main_ != nullptr
-               ? main_->margins()
-               : absl::Span<const float>();
+    return planner_ == &main_planner_ ? main_->margins().subspan(0, offered_)
+                                      : absl::Span<const float>();
   }
 
   const std::unique_ptr<BlockDrafter> main_;
@@ -75,9 +74,11 @@ class AdaptiveDrafter : public BlockDrafter {
   LookupDrafter lookup_;
   DraftPlanner main_planner_, lookup_planner_;
 
-  DraftChoice choice_;               // Of the last Plan(),
+  bool first_ = true;   // Whether the next block is the first behind a prompt.
+  DraftChoice choice_;  // Of the last Plan(),
   DraftPlanner* planner_ = nullptr;  // who made it; null: there was none;
   std::vector<TokenId> found_;       // and what the look-up found then.
+  int32_t offered_ = 0;              // Drafts of the last Review().
 };
 
 }  // namespace deltaedge

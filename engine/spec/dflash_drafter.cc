@@ -101,10 +101,12 @@ absl::Status DFlashDrafter::ProposeMany(absl::Span<const Request> requests,
     context.length = static_cast<int64_t>(request.sequence.size()) - 1;
     request.drafts->resize(
         std::min(request.max_drafts, model->config().block_size - 1));
+    request.drafter->margins_.resize(request.drafts->size());
     blocks.push_back({request.sequence.back(), context.length,
                       static_cast<int32_t>(request.drafts->size()),
                       context.capacity, &context.kv, /*logits=*/nullptr,
-                      request.drafts->data()});
+                      request.drafts->data(),
+                      request.drafter->margins_.data()});
   }
   return model->Draft(blocks, cancel);
 }

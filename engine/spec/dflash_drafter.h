@@ -88,6 +88,7 @@ class DFlashDrafter : public BlockDrafter {
   void Reset() override { context_.length = 0; }
 
   DFlashContext* context() override { return &context_; }
+  absl::Span<const float> margins() const override { return margins_; }
 
  private:
   DFlashDrafter(DraftModel* model, DFlashContext context)
@@ -104,6 +105,7 @@ class DFlashDrafter : public BlockDrafter {
 
   DraftModel* const model_;
   DFlashContext context_;
+  absl::InlinedVector<float, kMaxBlockRows> margins_;  // Of the last drafts.
 };
 
 }  // namespace deltaedge

@@ -13,9 +13,10 @@ namespace {
 // engine saw in 231: a hard answer has many steps and is still only one answer.
 constexpr double kKeep = 0.97;
 constexpr double kKeepHistory = 0.997;
-// Tries that what the engine saw is worth to a session, and before anything
-// was seen: drafters that are of use at all mostly agree on the next token.
-constexpr double kHistoryTries = 3.0;
+// Tries that what the engine saw is worth to a session and to first blocks, and
+// before anything was seen: drafters that are of use at all mostly agree on the
+// next token.
+constexpr double kHistoryTries = 5.0;
 constexpr double kPriorTries = 1.0;
 constexpr double kFirstPrior = 0.7;
 constexpr double kNextPrior = 0.98;
@@ -107,20 +108,25 @@ void DraftRate::Add(double agree, double weight, double keep) {
 
 DraftPlanner::Chances DraftPlanner::Agreement(int32_t count) const {
   Chances chances = {};
+  const auto& seen = first_ ? history_->first : at_;
   double known = kFirstPrior / kNextPrior;
   for (int32_t i = 0; i < count; ++i) {
     known = history_->at[i].Estimate(kNextPrior * known, kPriorTries);
-    chances[i] = at_[i].Estimate(known, kHistoryTries);
+    chances[i] = seen[i].Estimate(known, kHistoryTries);
   }
   return chances;
 }
 
 double DraftPlanner::Acceptance(int32_t i) const { return Agreement(i + 1)[i]; }
 
-double DraftPlanner::Sureness(float margin) const {
-  // Between these two alone.
-  const double prior = margin > 0.0f ? 1.0 / (1.0 + std::exp(-margin)) : 0.5;
-  return history_->sure[Bin(margin)].Estimate(prior, kPriorTries);
+double DraftPlanner::Sureness(double chance, float margin) const {
+  const DraftRate& seen = history_->sure[Bin(margin)];
+  const DraftRate& expected = history_->expected[Bin(margin)];
+  const double agree =
+      chance * (seen.agreed + 1.0) * (expected.tried - expected.agreed + 1.0);
+  const double differ = (1.0 - chance) * (seen.tried - seen.agreed + 1.0) *
+                        (expected.agreed + 1.0);
+  return agree / (agree + differ);
 }
 
 DraftPlanner::Choice DraftPlanner::Of(int32_t k, double tokens,
@@ -130,8 +136,9 @@ DraftPlanner::Choice DraftPlanner::Of(int32_t k, double tokens,
   return {k, reason, tokens, verifying.Seconds(1 + k) + drafting};
 }
 
-DraftPlanner::Choice DraftPlanner::Choose(int32_t max_drafts,
+DraftPlanner::Choice DraftPlanner::Choose(int32_t max_drafts, bool first,
                                           const CostCurve& verifying) {
+  first_ = first;
   last_ = best_ = {};
   if (max_drafts <= 0) return last_;
   const Chances chances = Agreement(max_drafts);
@@ -190,18 +197,27 @@ bool DraftPlanner::trying() const {
 }
 
 int32_t DraftPlanner::Trim(absl::Span<const float> margins, int32_t drafts,
-                           const CostCurve& verifying) const {
+                           const CostCurve& verifying) {
   if (margins.empty() || trying() || best_.seconds == 0.0) return drafts;
+  const Chances chances = Agreement(drafts);
   const double rate = best_.tokens / best_.seconds;
-  double tokens = 1.0, chance = 1.0, most = 0.0;
+  // Of verifying k rather than none, in seconds.
+  const double none = verifying.Seconds(1);
+  double tokens = 0.0, chance = 1.0, most = 0.0, of_one = 0.0;
   int32_t best = 0;
   for (int32_t k = 1; k <= drafts; ++k) {
-    tokens += chance *= Sureness(margins[k - 1]);
-    const double gain = tokens - rate * verifying.Seconds(1 + k);
-    if (best == 0 || gain > most) {
+    tokens += chance *= Sureness(chances[k - 1], margins[k - 1]);
+    const double gain = tokens / rate - (verifying.Seconds(1 + k) - none);
+    if (k == 1) of_one = gain;
+    if (gain > most) {
       best = k;
       most = gain;
     }
+  }
+  // Drafts that are never verified would never be trusted again.
+  if (best == 0 && drafts > 0 && -of_one <= history_->credit) {
+    history_->credit += of_one;
+    best = 1;
   }
   return best;
 }
@@ -210,22 +226,30 @@ void DraftPlanner::Observe(int32_t drafted, int32_t accepted,
                            absl::Span<const float> margins) {
   if (trying()) history_->credit -= Loss(1.0 + accepted, last_);
   const auto add = [this](int32_t i, double agree, double weight) {
-    at_[i].Add(agree, weight, kKeep);
-    history_->at[i].Add(agree, weight, kKeepHistory);
+    if (first_) {
+      history_->first[i].Add(agree, weight, kKeepHistory);
+    } else {
+      at_[i].Add(agree, weight, kKeep);
+      history_->at[i].Add(agree, weight, kKeepHistory);
+    }
   };
   const int32_t proposed = static_cast<int32_t>(margins.size());
+  const Chances chances = Agreement(std::max(drafted, proposed));
   for (int32_t i = 0; i < drafted && i <= accepted; ++i) {
     const double agree = i < accepted ? 1.0 : 0.0;
     add(i, agree, 1.0);
-    if (i < proposed) {
-      history_->sure[Bin(margins[i])].Add(agree, 1.0, kKeepHistory);
-    }
+    if (i >= proposed) continue;
+    const int bin = Bin(margins[i]);
+    history_->sure[bin].Add(agree, 1.0, kKeepHistory);
+    history_->expected[bin].Add(chances[i], 1.0, kKeepHistory);
   }
   // Of what was cut off there is an opinion; else only those places would be
-  // seen where drafts are good.
+  // seen where drafts are good. Not that of Sureness(), whose own outcome it
+  // would become.
   double weight = accepted == drafted ? 1.0 : 0.0;
   for (int32_t i = drafted; i < proposed && weight > 0.0; ++i) {
-    const double agree = Sureness(margins[i]);
+    const double agree =
+        history_->sure[Bin(margins[i])].Estimate(chances[i], kPriorTries);
     add(i, agree, weight);
     weight *= agree;
   }

@@ -86,9 +86,12 @@ struct DraftRate {
 struct DraftHistory {
   static constexpr int kBins = 10;
 
-  CostCurve drafting;                       // By tokens.
-  std::array<DraftRate, kMaxBlockRows> at;  // By place in the block.
-  std::array<DraftRate, kBins> sure;        // By how sure the drafter was.
+  CostCurve drafting;  // By tokens.
+  // By place in the block; of the first block behind a prompt, and of others.
+  std::array<DraftRate, kMaxBlockRows> first, at;
+  // By how sure the drafter was: what happened, and what their places alone
+  // had let expect of the same drafts.
+  std::array<DraftRate, kBins> sure, expected;
   // Seconds that may be lost by trying what does not look best.
   double credit = 0.0;
   bool has_credit = false;  // Whether there ever was any.
@@ -96,6 +99,19 @@ struct DraftHistory {
 
 // What drafts are worth in one sequence: one for a session and source of
 // drafts, on what the engine's sessions know of it.
+//
+// A drafter that says by how much its first choice beat its second is believed
+// as far as that told drafts apart so far: with a_m of n_m drafts of about that
+// margin right where their places let expect e_m, the odds of the next one are
+// those of its place times
+//
+//   (a_m + 1) / (n_m - a_m + 1) * (n_m - e_m + 1) / (e_m + 1)
+//
+// So a drafter that is always as sure, or never right about it, changes
+// nothing.
+//
+// The first block behind a prompt is judged by first blocks alone: a DFlash
+// draft has learnt to go on with answers, and mostly cannot begin one.
 //
 // Trying what does not look best is paid for in time, of which a hundredth is
 // put by for it: drafts where plain decoding is faster, so that it is noticed
@@ -120,9 +136,9 @@ class DraftPlanner {
   // `history` must outlive it.
   explicit DraftPlanner(DraftHistory* history) : history_(history) {}
 
-  // For the next block, at most `max_drafts` < kMaxBlockRows.
-  // `verifying`: by rows.
-  Choice Choose(int32_t max_drafts, const CostCurve& verifying);
+  // For the next block, at most `max_drafts` < kMaxBlockRows. `first`: it is
+  // the first one behind a prompt. `verifying`: by rows.
+  Choice Choose(int32_t max_drafts, bool first, const CostCurve& verifying);
 
   // Proposing `drafts` tokens took `time`. Never called: it is free.
   void Drafted(int32_t drafts, absl::Duration time) {
@@ -130,25 +146,27 @@ class DraftPlanner {
   }
 
   // How many of the drafts for what was chosen last to verify: the front part
-  // that pays most, given by how much the score of each draft exceeded that of
-  // the drafter's second choice (`margins`; empty: it does not say). At least 1
-  // of at least 1.
+  // that pays most, maybe none of it, given by how much the score of each draft
+  // exceeded that of the drafter's second choice (`margins`, at least as many;
+  // empty: it does not say). Now and then one is verified that does not look
+  // worth it; what was chosen in order to learn from it is not cut.
   int32_t Trim(absl::Span<const float> margins, int32_t drafts,
-               const CostCurve& verifying) const;
+               const CostCurve& verifying);
 
   // What was chosen last was run: a block with `drafted` drafts, `accepted` of
   // which agreed. `margins` as in Trim(), of those that were cut off too.
   void Observe(int32_t drafted, int32_t accepted,
                absl::Span<const float> margins);
 
-  // Estimated p[i], 0-based.
+  // Estimated p[i], 0-based, of blocks like the last one that was chosen for.
   double Acceptance(int32_t i) const;
 
  private:
   // Estimated p[] of the first `count` places.
   using Chances = std::array<double, kMaxBlockRows>;
   Chances Agreement(int32_t count) const;
-  double Sureness(float margin) const;
+  // That a draft agrees: `chance` by its place, and what the margin says.
+  double Sureness(double chance, float margin) const;
 
   // Of k drafts that bring so many tokens.
   Choice Of(int32_t k, double tokens, DraftReason reason,
@@ -160,9 +178,11 @@ class DraftPlanner {
   bool trying() const;
 
   DraftHistory* history_;
-  std::array<DraftRate, kMaxBlockRows> at_;  // By place in the block.
-  Choice last_;                              // What was chosen,
-  Choice best_;                              // and what looked best then.
+  // By place in the block, of all but first ones.
+  std::array<DraftRate, kMaxBlockRows> at_;
+  bool first_ = false;  // What the last choice was for;
+  Choice last_;         // what was chosen,
+  Choice best_;         // and what looked best then.
 };
 
 }  // namespace deltaedge

@@ -224,6 +224,10 @@ void Stepper::Draft() {
     if (static_cast<int32_t>(member->drafts.size()) > member->asked) {
       member->drafts.resize(member->asked);
     }
+    member->drafts.erase(
+        std::find_first_of(member->drafts.begin(), member->drafts.end(),
+                           item.stop_tokens.begin(), item.stop_tokens.end()),
+        member->drafts.end());
     item.drafter->Review(item.sequence, verifying_, &member->drafts);
     for (const TokenId draft : member->drafts) {
       if (draft >= 0 && draft < vocab_size) continue;

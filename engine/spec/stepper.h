@@ -52,7 +52,10 @@ struct StepItem {
 
   TargetSequence* state = nullptr;
   BlockDrafter* drafter = nullptr;
-  Sampler* sampler = nullptr;                 // For a block.
+  Sampler* sampler = nullptr;  // For a block.
+  // Tokens behind which nothing is wanted. A row for one would only tell what
+  // follows it, so that drafts are cut before the first.
+  absl::Span<const TokenId> stop_tokens;
   const std::atomic<bool>* cancel = nullptr;  // May be null.
 
   StepResult* result = nullptr;

@@ -110,6 +110,11 @@ ArgMax ArgMaxOfPart(int32_t dim, const float* x, int32_t begin) {
   return part;
 }
 
+float SecondOfPart(int32_t dim, float* x, int32_t begin, const ArgMax& best) {
+  x[best.index - begin] = -std::numeric_limits<float>::infinity();
+  return ArgMaxOfPart(dim, x, begin).value;
+}
+
 void ArgMaxRows(int32_t rows, int32_t dim, const float* x, int64_t stride,
                 ArgMax* out, pthreadpool_t pool) {
   assert(rows >= 0 && dim > 0);

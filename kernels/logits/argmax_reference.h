@@ -25,6 +25,17 @@ inline ArgMax ArgMaxReference(int32_t dim, const float* x) {
   return best;
 }
 
+// The largest value but `best`, that of ArgMaxReference().
+inline float SecondReference(int32_t dim, const float* x, const ArgMax& best) {
+  float second = -std::numeric_limits<float>::infinity();
+  for (int32_t i = 0; i < dim; ++i) {
+    if (i == best.index) continue;
+    const float value = std::fpclassify(x[i]) == FP_SUBNORMAL ? 0.0f : x[i];
+    if (value > second) second = value;
+  }
+  return second;
+}
+
 }  // namespace deltaedge
 
 #endif  // DELTAEDGE_KERNELS_LOGITS_ARGMAX_REFERENCE_H_

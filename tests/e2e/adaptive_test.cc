@@ -149,6 +149,32 @@ TEST_F(AdaptiveTest, TheSameTokensWithoutScores) {
   EXPECT_EQ(Ask(pinned, rules).tokens, plain.tokens);
 }
 
+// As applications run it: drafts are cut by how sure the draft model is, and
+// where an answer ends.
+TEST_F(AdaptiveTest, AnswersThatEndByThemselves) {
+  int64_t cut = 0;
+  for (const char* question :
+       {"What is a dog?", "What is a florbin?", "Count from 4 to 7.",
+        "What does winter mean?", "Who are you?", "What is a dog?"}) {
+    SCOPED_TRACE(question);
+    auto ids = engine_->chat().Render({{Role::kUser, question}});
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    prompt_ = *std::move(ids);
+    GenerateOptions rules = Rules(100);
+    rules.ignore_model_stop_tokens = false;
+    const Answer plain = Plain(rules);
+    ASSERT_LT(plain.tokens.size(), 100u);
+    SessionOptions pinned;
+    pinned.draft_tokens = 7;
+    const Answer drafted = Ask(pinned, rules);
+    ExpectEqual(drafted, plain);
+    cut += 7 * drafted.stats.steps - drafted.stats.drafted;
+    EXPECT_EQ(drafted.stats.discarded, 0) << "nothing is computed behind it";
+    ExpectEqual(Ask(SessionOptions(), rules), plain);
+  }
+  EXPECT_GT(cut, 0);
+}
+
 TEST_F(AdaptiveTest, TheLookupAlone) {
   // Twice the same, so that there is something to look up.
   prompt_.insert(prompt_.end(), prompt_.begin(), prompt_.end());

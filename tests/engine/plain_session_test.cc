@@ -202,10 +202,10 @@ class WatchedTarget : public TargetModel {
     }
     return target_->Run(passes);
   }
-  absl::Status Head(const float* x, int32_t rows, float* logits,
-                    ArgMax* best) override {
+  absl::Status Head(const float* x, int32_t rows, float* logits, ArgMax* best,
+                    float* second) override {
     ++draft_calls;
-    return target_->Head(x, rows, logits, best);
+    return target_->Head(x, rows, logits, best, second);
   }
   void Embed(absl::Span<const TokenId> tokens, float* x) const override {
     ++draft_calls;

@@ -36,9 +36,9 @@ class WatchedTarget : public TargetModel {
   absl::Status Run(absl::Span<const TargetPass> passes) override {
     return target_->Run(passes);
   }
-  absl::Status Head(const float* x, int32_t rows, float* logits,
-                    ArgMax* best) override {
-    return target_->Head(x, rows, logits, best);
+  absl::Status Head(const float* x, int32_t rows, float* logits, ArgMax* best,
+                    float* second) override {
+    return target_->Head(x, rows, logits, best, second);
   }
   void Embed(absl::Span<const TokenId> tokens, float* x) const override {
     if (on_embed) on_embed();

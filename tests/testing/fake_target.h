@@ -58,7 +58,7 @@ class FakeTarget : public TargetModel {
     if (after_run) after_run();
     return absl::OkStatus();
   }
-  absl::Status Head(const float*, int32_t, float*, ArgMax*) override {
+  absl::Status Head(const float*, int32_t, float*, ArgMax*, float*) override {
     return absl::UnimplementedError("no draft model here");
   }
   void Embed(absl::Span<const TokenId>, float*) const override {}

@@ -18,6 +18,8 @@
 #include "engine/base/cancel_flags.h"
 #include "engine/state/kv_store.h"
 #include "gtest/gtest.h"
+#include "kernels/logits/argmax.h"
+#include "kernels/logits/argmax_reference.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/draft_pair.h"
 
@@ -41,6 +43,7 @@ struct Sequence {
   KvStore kv;
   std::vector<float> logits;  // Of the block.
   std::vector<TokenId> out;
+  std::vector<float> margins;
 
   DraftInjection Injection(int64_t tap_floats, int64_t position, int64_t rows) {
     return {taps.data() + position * tap_floats, position,
@@ -50,7 +53,8 @@ struct Sequence {
     return {taps.data(), 0, static_cast<int32_t>(length), capacity, &kv};
   }
   DraftRequest Request(TokenId anchor = 3) {
-    return {anchor, length, drafts, capacity, &kv, logits.data(), out.data()};
+    return {anchor, length,        drafts,     capacity,
+            &kv,    logits.data(), out.data(), margins.data()};
   }
 };
 
@@ -71,7 +75,8 @@ class DraftModelTest : public ::testing::TestWithParam<Files> {
         pair_.Taps(length, seed),
         pair_.DirtyKv(capacity),
         std::vector<float>(int64_t{drafts} * pair_.config().vocab_size, nan),
-        std::vector<TokenId>(drafts, -1)};
+        std::vector<TokenId>(drafts, -1),
+        std::vector<float>(drafts, nan)};
   }
 
   // Unequal lengths, shorter and longer than windows and vectors, and unequal
@@ -105,8 +110,21 @@ class DraftModelTest : public ::testing::TestWithParam<Files> {
 
   void ExpectSame(Sequence& a, Sequence& b) {
     EXPECT_EQ(a.out, b.out);
+    EXPECT_TRUE(SameBits(a.margins, b.margins));
     EXPECT_TRUE(SameBits(a.logits, b.logits));
     EXPECT_TRUE(SameBits(Rows(a, a.capacity), Rows(b, b.capacity)));
+  }
+
+  // By definition, from the scores.
+  void ExpectMargins(const Sequence& sequence) const {
+    const int32_t vocab_size = pair_.config().vocab_size;
+    for (int32_t t = 0; t < sequence.drafts; ++t) {
+      const float* scores = sequence.logits.data() + int64_t{t} * vocab_size;
+      const ArgMax best = ArgMaxReference(vocab_size, scores);
+      EXPECT_EQ(sequence.out[t], best.index);
+      EXPECT_EQ(sequence.margins[t],
+                best.value - SecondReference(vocab_size, scores, best));
+    }
   }
 
   DraftPair pair_;
@@ -156,6 +174,7 @@ TEST_P(DraftModelTest, DraftedTogetherIsDraftedAlone) {
       ASSERT_TRUE(model_->Inject({&all, 1}, {}).ok());
       ASSERT_TRUE(model_->Draft({&request, 1}, {}).ok());
       for (const TokenId token : alone[i].out) ASSERT_GE(token, 0);
+      ExpectMargins(alone[i]);
       injections.push_back(together[i].All());
       requests.push_back(together[i].Request(i));
       rows += 1 + together[i].drafts;

@@ -19,6 +19,7 @@
 #include "engine/ops/linear_reference.h"
 #include "gtest/gtest.h"
 #include "kernels/logits/argmax.h"
+#include "kernels/logits/argmax_reference.h"
 #include "tests/engine/ops/linear_case.h"
 #include "tests/engine/ops/random_matrix.h"
 #include "tests/testing/canary.h"
@@ -117,13 +118,22 @@ TEST_P(LinearRowsTest, TheBestOutputIsThatOfAllOutputs) {
       (*linear)->Run(input_, y.data(), nullptr);
       ArgMaxRows(rows, out, y.data(), out, expected.data(), nullptr);
       input_.Set(first, rows, in_);
-      (*linear)->RunArgMax(input_, best.data(), (*pool)->get());
+      // Of every other number of rows.
+      CanaryBuffer<float> second(static_cast<size_t>(rows));
+      const bool wanted = rows % 2 == 1;
+      (*linear)->RunArgMax(input_, best.data(),
+                           wanted ? second.data() : nullptr, (*pool)->get());
       ASSERT_TRUE(best.Intact());
+      ASSERT_TRUE(second.Intact());
       for (int row = 0; row < rows; ++row) {
         ASSERT_EQ(best[row].index, expected[row].index)
             << "row " << row << " of " << rows << ", " << threads << " threads";
         ASSERT_EQ(best[row].finite, expected[row].finite);
         ASSERT_EQ(best[row].value, expected[row].value);
+        if (!wanted) continue;
+        ASSERT_EQ(second[row],
+                  SecondReference(out, y.data() + row * out, expected[row]))
+            << "row " << row << " of " << rows << ", " << threads << " threads";
       }
     }
   }

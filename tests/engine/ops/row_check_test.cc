@@ -58,7 +58,8 @@ class FickleLinear final : public Linear {
     if (input.rows() < tile_) y[0] = std::nextafter(y[0], HUGE_VALF);
   }
   // Nobody asks.
-  void MultiplyArgMax(LinearInput&, ArgMax*, pthreadpool_t) const override {}
+  void MultiplyArgMax(LinearInput&, ArgMax*, float*,
+                      pthreadpool_t) const override {}
 
  private:
   const int32_t tile_;

@@ -141,6 +141,8 @@ class DFlashDrafterTest : public ::testing::TestWithParam<Files> {
         scratch.Propose(static_cast<int32_t>(sequence.proposed.size())).ok());
     EXPECT_FALSE(sequence.proposed.empty());
     EXPECT_EQ(sequence.proposed, scratch.proposed);
+    EXPECT_EQ(sequence.drafter->margins().size(), sequence.proposed.size());
+    EXPECT_EQ(sequence.drafter->margins(), scratch.drafter->margins());
     EXPECT_TRUE(SameBits(sequence.Rows(), scratch.Rows()));
   }
 

@@ -2,8 +2,12 @@
 
 #include "engine/spec/draft_planner.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -13,6 +17,9 @@
 
 namespace deltaedge {
 namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 using Reason = DraftReason;
 using testing::Random;
@@ -24,6 +31,11 @@ struct World {
   std::vector<double> verify, draft;
   // [i]: chance that draft i agrees if those before it did.
   std::vector<double> agree;
+  // The same for the first block of an answer; empty: no different.
+  std::vector<double> agree_first;
+  // How sure the drafter is of a draft that will agree, or not. Null: it does
+  // not say.
+  std::function<float(Random*, bool)> margin;
   // Steps that are held up: how often, and how much longer they take.
   double noise = 0.0, held_up = 0.0, times = 1.0;
 
@@ -33,25 +45,31 @@ struct World {
   Random random{7};
   double seconds = 0.0;
   int64_t tokens = 0;
+  // Steps by drafts, of all and of first blocks.
   std::vector<int64_t> chosen = std::vector<int64_t>(kMaxBlockRows);
+  std::vector<int64_t> chosen_first = std::vector<int64_t>(kMaxBlockRows);
 
   World() = default;
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  void Run(int64_t steps, int32_t max_drafts) {
+  void Run(int64_t steps, int32_t max_drafts, bool first = false) {
     for (int64_t i = 0; i < steps; ++i) {
-      const DraftPlanner::Choice choice = planner.Choose(max_drafts, costs);
+      const DraftPlanner::Choice choice =
+          planner.Choose(max_drafts, first, costs);
       ASSERT_LE(choice.drafts, max_drafts);
       ++chosen[choice.drafts];
-      Step(choice.drafts);
+      if (first) ++chosen_first[choice.drafts];
+      Step(choice.drafts, first);
     }
   }
 
   // An answer of a session of its own.
   void Answer(int64_t length, int32_t max_drafts) {
     planner = DraftPlanner(&history);
-    for (const int64_t end = tokens + length; tokens < end;) Run(1, max_drafts);
+    const int64_t end = tokens + length;
+    Run(1, max_drafts, /*first=*/true);
+    while (tokens < end) Run(1, max_drafts);
   }
 
   double Noisy(double time) {
@@ -59,16 +77,27 @@ struct World {
     return time * (1.0 + noise * std::abs(random.Gaussian()));
   }
 
-  void Step(int32_t drafts) {
-    int32_t accepted = 0;
-    while (accepted < drafts && random.Unit() < agree[accepted]) ++accepted;
-    costs.Add(1 + drafts, absl::Seconds(Noisy(verify[1 + drafts])));
-    seconds += verify[1 + drafts];
+  void Step(int32_t drafts, bool first = false) {
+    const std::vector<double>& chance =
+        first && !agree_first.empty() ? agree_first : agree;
+    std::vector<float> margins;
+    int32_t right = 0;
+    for (int32_t i = 0; i < drafts; ++i) {
+      const bool agrees = random.Unit() < chance[i];
+      if (agrees && right == i) ++right;
+      if (margin) margins.push_back(margin(&random, agrees));
+    }
     if (drafts > 0) {
       planner.Drafted(drafts, absl::Seconds(Noisy(draft[drafts])));
       seconds += draft[drafts];
     }
-    planner.Observe(drafts, accepted, {});
+    const int32_t verified =
+        drafts == 0 ? 0 : planner.Trim(margins, drafts, costs);
+    ASSERT_LE(verified, drafts);
+    costs.Add(1 + verified, absl::Seconds(Noisy(verify[1 + verified])));
+    seconds += verify[1 + verified];
+    const int32_t accepted = std::min(right, verified);
+    planner.Observe(verified, accepted, margins);
     tokens += 1 + accepted;
   }
 
@@ -88,6 +117,7 @@ struct World {
     seconds = 0.0;
     tokens = 0;
     chosen.assign(kMaxBlockRows, 0);
+    chosen_first.assign(kMaxBlockRows, 0);
   }
 };
 
@@ -180,15 +210,16 @@ TEST(CostCurveTest, NonsenseIsIgnored) {
 
 TEST(DraftPlannerTest, NoRoomIsNoDraft) {
   World world;
-  const DraftPlanner::Choice choice = world.planner.Choose(0, world.costs);
+  const DraftPlanner::Choice choice =
+      world.planner.Choose(0, false, world.costs);
   EXPECT_EQ(choice.drafts, 0);
   EXPECT_EQ(choice.reason, Reason::kNoRoom);
 }
 
 TEST(DraftPlannerTest, StartsWithATile) {
   World world;
-  EXPECT_EQ(world.planner.Choose(15, world.costs).drafts, 7);
-  EXPECT_EQ(world.planner.Choose(3, world.costs).drafts, 3);
+  EXPECT_EQ(world.planner.Choose(15, false, world.costs).drafts, 7);
+  EXPECT_EQ(world.planner.Choose(3, false, world.costs).drafts, 3);
 }
 
 // Whatever the machine and the drafter are like, little is lost against the
@@ -306,14 +337,14 @@ TEST(DraftPlannerTest, GoodDraftsAreNoticedAfterTheyWereGivenUp) {
 TEST(DraftPlannerTest, ANewSessionStartsWithWhatTheEngineKnows) {
   RowsWorld world(0.4, 0.3, 0.6);
   world.Run(400, 7);
-  const int32_t before = world.planner.Choose(7, world.costs).drafts;
+  const int32_t before = world.planner.Choose(7, false, world.costs).drafts;
   world.planner = DraftPlanner(&world.history);
-  EXPECT_NEAR(world.planner.Choose(7, world.costs).drafts, before, 1);
+  EXPECT_NEAR(world.planner.Choose(7, false, world.costs).drafts, before, 1);
   RowsWorld bad(0.1, 0.3, 0.0);
   bad.Run(400, 7);
   bad.history.credit = 0.0;
   bad.planner = DraftPlanner(&bad.history);
-  EXPECT_EQ(bad.planner.Choose(7, bad.costs).reason, Reason::kPlain);
+  EXPECT_EQ(bad.planner.Choose(7, false, bad.costs).reason, Reason::kPlain);
 }
 
 // One try in vain is paid for with a hundred steps' part; one that succeeds
@@ -324,7 +355,8 @@ TEST(DraftPlannerTest, TriesInVainBecomeRare) {
   world.Forget();
   int64_t plain = 0, probes = 0;
   for (int i = 0; i < 1000; ++i) {
-    const DraftPlanner::Choice choice = world.planner.Choose(7, world.costs);
+    const DraftPlanner::Choice choice =
+        world.planner.Choose(7, false, world.costs);
     plain += choice.reason == Reason::kPlain;
     probes += choice.reason == Reason::kProbe;
     EXPECT_EQ(
@@ -339,40 +371,144 @@ TEST(DraftPlannerTest, TriesInVainBecomeRare) {
 
 // Steps of a known machine, so that there is a choice to trim.
 struct KnownWorld : RowsWorld {
-  KnownWorld() : RowsWorld(0.6, 0.2, 0.0) {
+  explicit KnownWorld(double row = 0.6) : RowsWorld(row, 0.2, 0.0) {
     for (int i = 0; i < 3; ++i) {
       for (int32_t rows = 1; rows <= kMaxBlockRows; ++rows) {
         costs.Add(rows, absl::Seconds(verify[rows]));
       }
     }
     history.has_credit = true;
-    planner.Choose(7, costs);
+    planner.Choose(7, false, costs);
   }
 };
 
-TEST(DraftPlannerTest, TrimKeepsWhatTheDrafterIsSureOf) {
+// A drafter whose margins of 5 are right, and whose margins below 1 are not.
+void Teach(DraftPlanner* planner) {
+  const std::vector<float> sure(3, 5.0f), unsure(3, 0.2f);
+  for (int i = 0; i < 50; ++i) {
+    planner->Observe(3, 3, sure);
+    planner->Observe(3, 0, unsure);
+  }
+}
+
+TEST(DraftPlannerTest, KeepsWhatTheDrafterIsSureOf) {
   KnownWorld world;
-  const std::vector<float> sure = {5.0f, 6.0f, 5.0f, 0.0f, 0.0f, 9.0f};
+  Teach(&world.planner);
+  const std::vector<float> sure = {5.0f, 5.0f, 5.0f, 0.0f, 0.1f, 5.0f};
   EXPECT_EQ(world.planner.Trim(sure, 6, world.costs), 3);
+  EXPECT_EQ(world.planner.Trim(sure, 2, world.costs), 2);
+  const std::vector<float> unsure = {0.1f, 5.0f, 5.0f};
+  EXPECT_EQ(world.planner.Trim(unsure, 3, world.costs), 0);
   EXPECT_EQ(world.planner.Trim({}, 6, world.costs), 6) << "it does not say";
-  const std::vector<float> doubtful = {0.01f, 9.0f};
-  EXPECT_GE(world.planner.Trim(doubtful, 2, world.costs), 1);
-  const std::vector<float> nonsense = {std::numeric_limits<float>::quiet_NaN(),
-                                       -1.0f,
-                                       std::numeric_limits<float>::infinity()};
-  EXPECT_GE(world.planner.Trim(nonsense, 3, world.costs), 1);
+}
+
+TEST(DraftPlannerTest, MarginsSayNothingUntilTheyHave) {
+  KnownWorld world;
+  for (const float margin : {0.0f, 4.0f, kInf, -kInf, kNaN}) {
+    const std::vector<float> margins(7, margin);
+    const int32_t all = world.planner.Choose(7, false, world.costs).drafts;
+    EXPECT_EQ(world.planner.Trim(margins, all, world.costs), all);
+  }
 }
 
 // A drafter may be surer than it is right; what counts is how often it was.
 TEST(DraftPlannerTest, MarginsAreJudgedByWhatHappened) {
   KnownWorld world;
-  const std::vector<float> sure(7, 4.0f);
+  const std::vector<float> sure(7, 4.0f), surer(7, 12.0f);
+  for (int i = 0; i < 100; ++i) {
+    world.planner.Observe(7, 0, surer);
+    world.planner.Observe(7, 7, sure);
+  }
   EXPECT_EQ(world.planner.Trim(sure, 7, world.costs), 7);
-  for (int i = 0; i < 100; ++i) world.planner.Observe(7, 0, sure);
-  EXPECT_EQ(world.planner.Trim(sure, 7, world.costs), 1);
-  const std::vector<float> surer(7, 12.0f);
-  EXPECT_EQ(world.planner.Trim(surer, 7, world.costs), 7)
-      << "which says nothing of other margins";
+  EXPECT_EQ(world.planner.Trim(surer, 7, world.costs), 0);
+}
+
+// What is given up is paid for like any other try, and noticed when it is good
+// again.
+TEST(DraftPlannerTest, DraftsThatLookHopelessAreTriedNowAndThen) {
+  KnownWorld world(/*row=*/0.2);
+  Teach(&world.planner);
+  const std::vector<float> unsure(3, 0.2f);
+  int32_t verified = 0;
+  for (int i = 0; i < 300; ++i) {
+    world.planner.Choose(3, false, world.costs);
+    verified += world.planner.Trim(unsure, 3, world.costs);
+  }
+  EXPECT_GE(verified, 2);
+  EXPECT_LE(verified, 30);
+  world.history.credit = 0.0;
+  EXPECT_EQ(world.planner.Trim(unsure, 3, world.costs), 0);
+  world.history.credit = 1.0;
+  EXPECT_EQ(world.planner.Trim(unsure, 3, world.costs), 1);
+  EXPECT_LT(world.history.credit, 1.0);
+  for (int i = 0; i < 200; ++i) world.planner.Observe(1, 1, unsure);
+  world.history.credit = 0.0;
+  EXPECT_EQ(world.planner.Trim(unsure, 3, world.costs), 3);
+}
+
+// Margins that tell something bring more than any fixed number of drafts,
+// whichever way round they tell it.
+TEST(DraftPlannerTest, WhatMarginsTellIsWorthSomething) {
+  for (const float sign : {1.0f, -1.0f}) {
+    RowsWorld world(0.3, 0.3, 0.75);
+    world.noise = 0.05;
+    world.margin = [sign](Random* random, bool agrees) {
+      return static_cast<float>(4.0 + sign * (agrees ? 2.0 : -2.0) +
+                                random->Gaussian());
+    };
+    for (int i = 0; i < 100; ++i) world.Answer(60, 7);
+    world.Forget();
+    for (int i = 0; i < 300; ++i) world.Answer(60, 7);
+    EXPECT_GT(world.Rate(), 1.08 * world.BestRate(7)) << sign;
+  }
+}
+
+// Margins that tell nothing cost no more than what may be spent on tries.
+TEST(DraftPlannerTest, MarginsThatTellNothingCostNothing) {
+  const std::function<float(Random*, bool)> kinds[] = {
+      [](Random*, bool) { return 3.0f; },
+      [](Random*, bool) { return 0.0f; },
+      [](Random*, bool) { return kNaN; },
+      [](Random*, bool) { return kInf; },
+      [](Random*, bool) { return -kInf; },
+      [](Random* random, bool) {
+        return static_cast<float>(random->Unit() * 20.0);
+      },
+      [](Random* random, bool) { return random->OneIn(2) ? kNaN : 1e30f; },
+  };
+  for (const double agree : {0.0, 0.3, 0.8}) {
+    for (const double row : {0.05, 0.4}) {
+      const auto rate = [&](const std::function<float(Random*, bool)>& margin) {
+        RowsWorld world(row, 0.2, agree);
+        // Places that differ, which the same margin must not level.
+        for (int32_t i = 4; i <= kMaxBlockRows; ++i) world.agree[i] *= 0.3;
+        world.margin = margin;
+        for (int i = 0; i < 400; ++i) world.Answer(60, 7);
+        return world.Rate();
+      };
+      const double without = rate(nullptr);
+      for (size_t kind = 0; kind < std::size(kinds); ++kind) {
+        EXPECT_GT(rate(kinds[kind]), 0.985 * without)
+            << "kind " << kind << " agree " << agree << " row " << row;
+      }
+    }
+  }
+}
+
+// A DFlash draft cannot begin an answer.
+TEST(DraftPlannerTest, FirstBlocksAreJudgedByFirstBlocks) {
+  RowsWorld world(0.1, 0.2, 0.9);
+  world.agree_first.assign(kMaxBlockRows + 1, 0.0);
+  for (int i = 0; i < 20; ++i) world.Answer(20, 7);
+  world.Forget();
+  for (int i = 0; i < 200; ++i) world.Answer(20, 7);
+  EXPECT_GT(world.chosen_first[0], 150) << "but for some tries";
+  EXPECT_LT(world.chosen[0] - world.chosen_first[0], 20);
+  world.agree_first.clear();
+  for (int i = 0; i < 400; ++i) world.Answer(20, 7);
+  world.Forget();
+  for (int i = 0; i < 100; ++i) world.Answer(20, 7);
+  EXPECT_LT(world.chosen_first[0], 20) << "it learnt to";
 }
 
 // Else the later places would count only where drafts are good.

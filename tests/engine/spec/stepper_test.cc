@@ -102,6 +102,7 @@ class StepperTest : public ::testing::Test {
     StepItem item;
     item.sequence = tokens_;
     item.max_drafts = max_drafts;
+    item.stop_tokens = stop_tokens_;
     item.state = state_.get();
     item.drafter = &drafter_;
     item.sampler = &sampler_;
@@ -146,6 +147,7 @@ class StepperTest : public ::testing::Test {
   std::unique_ptr<Stepper> stepper_;
   Scripted drafter_;
   Sampler sampler_;
+  std::vector<TokenId> stop_tokens_;
   std::atomic<bool> cancel_{false};
   std::vector<TokenId> tokens_ = {5};
   StepResult result_;
@@ -205,6 +207,18 @@ TEST_F(StepperTest, DraftsAreReviewedBeforeTheyAreVerified) {
   EXPECT_TRUE(absl::IsInvalidArgument(TryStep(4)));
   Step(0);
   EXPECT_EQ(drafter_.reviewed.size(), 4u) << "there was nothing to review";
+  ExpectOracle();
+}
+
+TEST_F(StepperTest, NothingIsComputedBehindAStop) {
+  std::vector<TokenId> future = tokens_;
+  for (int i = 0; i < 3; ++i) future.push_back(FakeTarget::NextToken(future));
+  stop_tokens_ = {future[3], future[2]};
+  Step(7);
+  EXPECT_EQ(drafter_.reviewed.back(), 1);
+  EXPECT_EQ(result_.drafted, 1);
+  EXPECT_EQ(result_.accepted, 1);
+  EXPECT_EQ(result_.tokens, (std::vector<TokenId>{future[1], future[2]}));
   ExpectOracle();
 }
 

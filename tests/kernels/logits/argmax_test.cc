@@ -105,6 +105,43 @@ TEST(ArgMaxTest, AnyPlaceMakesTheRowNotFinite) {
   });
 }
 
+// Few distinct values, so that the second best is often the best's equal.
+TEST(ArgMaxTest, TheSecondBestMatchesReferenceHoweverARowIsCut) {
+  Random random(3);
+  for (int dim = 1; dim <= 120; ++dim) {
+    SCOPED_TRACE(dim);
+    CanaryBuffer<float> x(static_cast<size_t>(dim), dim % 7);
+    for (int i = 0; i < dim; ++i) {
+      x[i] = static_cast<float>(random.Int(-9, dim % 2 == 0 ? 3 : 3000));
+      if (random.OneIn(40)) x[i] = kNaN;
+      if (random.OneIn(40)) x[i] = -kInf;
+    }
+    const ArgMax best = ArgMaxReference(dim, x.data());
+    const float second = SecondReference(dim, x.data(), best);
+    const int cut = random.Int(0, dim);
+    ForEachHwyTarget([&] {
+      std::vector<float> part(x.data(), x.data() + dim);
+      EXPECT_EQ(SecondOfPart(dim, part.data(), 0, best), second);
+      ArgMax all = {dim, -kInf, true};
+      float all_second = -kInf;
+      const int ends[] = {0, cut, dim};
+      for (const int i : {1, 0}) {
+        const int size = ends[i + 1] - ends[i];
+        if (size == 0) continue;
+        part.assign(x.data() + ends[i], x.data() + ends[i + 1]);
+        const ArgMax one = ArgMaxOfPart(size, part.data(), ends[i]);
+        const float one_second = SecondOfPart(size, part.data(), ends[i], one);
+        EXPECT_EQ(SecondTogether(one, one_second, all, all_second),
+                  SecondTogether(all, all_second, one, one_second));
+        all_second = SecondTogether(all, all_second, one, one_second);
+        all = Together(all, one);
+      }
+      EXPECT_EQ(all.index, best.index);
+      EXPECT_EQ(all_second, second);
+    });
+  }
+}
+
 // A vocabulary that is cut into parts, ties across their borders, more rows
 // than one launch takes.
 TEST(ArgMaxTest, LargeRowsWithThreadsMatchReference) {

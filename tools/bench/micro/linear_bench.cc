@@ -184,7 +184,7 @@ class Best {
   void Run(LinearInput& input, float* y, pthreadpool_t pool) {
     best_.resize(static_cast<size_t>(input.rows()));
     if (in_one_) {
-      linear_->RunArgMax(input, best_.data(), pool);
+      linear_->RunArgMax(input, best_.data(), /*second=*/nullptr, pool);
       return;
     }
     linear_->Run(input, y, pool);
