@@ -54,7 +54,7 @@ struct TargetPass {
   // Outputs of the tapped layers side by side, in the order in which
   // TargetModel::Create was given them: [rows, taps * H].
   float* taps = nullptr;
-  const RouterOutputs* routers = nullptr;
+  const RouterOutputs* routers = nullptr;  // room for what they decide
 
   // Looked at before every layer; may be null. A run ends early when all of its
   // passes were cancelled.

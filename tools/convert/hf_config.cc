@@ -106,6 +106,7 @@ void IgnoreCommonKeys(JsonSection* section) {
       "finetuning_task",
       "forced_bos_token_id",
       "forced_eos_token_id",
+      "ignore_keys_at_rope_validation",
       "id2label",
       "initializer_range",
       "is_decoder",
@@ -495,7 +496,7 @@ absl::StatusOr<HfTarget> ReadTarget(const Json& root, Family family,
   top.Ignore({"image_token_id", "video_token_id", "vision_config",
               "vision_end_token_id", "vision_start_token_id"});
   text.Ignore({"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
-               "router_aux_loss_coef"});
+               "output_router_logits", "router_aux_loss_coef"});
   IgnoreCommonKeys(&text);
   reader->Done(top);
   if (nested.has_value()) reader->Done(text);

@@ -153,6 +153,7 @@ TEST(ConfigTest, EveryFieldOfADraftIsBounded) {
     };
     for (const Case<C>& c : cases) ExpectRefused(sound, c);
   }
+  // Case C18.
   const Case<C> cases[] = {
       // A file without the field reads as a fresh config.
       {"mask_token is -1", [](C* c) { c->mask_token = C().mask_token; }},

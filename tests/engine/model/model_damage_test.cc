@@ -646,6 +646,7 @@ TEST(ModelDamageTest, ForgedChatTables) {
       });
 }
 
+// Case C18.
 TEST(ModelDamageTest, ForgedDrafts) {
   using I = ModelIndex;
   ExpectForgeriesFound(

@@ -517,6 +517,7 @@ std::unique_ptr<ModelFile> WrittenAndOpened(const std::string& name,
   return *std::move(file);
 }
 
+// Case C18.
 TEST(CheckPairTest, DraftFitsItsTargetAlone) {
   const auto target =
       WrittenAndOpened("t.gdn", TinyTarget(), kTinyTargetFingerprint);
@@ -556,6 +557,7 @@ TEST(CheckPairTest, KindsAreChecked) {
 
 // --- Sizes -------------------------------------------------------------------
 
+// Case S10.
 TEST(ModelFileTest, SegmentsBeyondFourGibibytes) {
   // Sparse: the file takes a few pages of disk and no time.
   ModelContents contents = TinyTarget();

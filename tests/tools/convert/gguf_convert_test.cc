@@ -485,6 +485,7 @@ constexpr TargetCase kTargets[] = {
     {"tiny-qwen3next-moe", "qwen3next"}, {"tiny-qwen3next-dense", "qwen3next"},
 };
 
+// Case S14 among the rest: 1 + w once, whichever of both is stored.
 TEST(GgufConvertTest, GivesTheModelThatTheFolderGives) {
   for (const TargetCase& test : kTargets) {
     const std::string folder = Golden(test.folder);

@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/random.h"
 #include "tests/tools/convert/temp_folder.h"
+#include "tools/make_random/shapes.h"
 
 namespace deltaedge {
 namespace {
@@ -315,6 +316,137 @@ TEST(HfConfigTest, SpreadsTapsThatAreNotListed) {
   EXPECT_THAT(taps(1, 24), ElementsAre(12));
   // 1 + 1.5 = 2.5 and 1 + 4.5 = 5.5: to even.
   EXPECT_THAT(taps(5, 10), ElementsAre(1, 2, 4, 6, 7));
+}
+
+// Whole configs as they are published, of each family and every size.
+void ExpectShape(const std::string& name, const Json& json, int32_t dense) {
+  SCOPED_TRACE(name);
+  const auto shape = TargetShape(name);
+  ASSERT_TRUE(shape.ok()) << shape.status();
+  const TargetConfig config = Target(json).config;
+  EXPECT_EQ(config.vocab_size, shape->vocab_size);
+  EXPECT_EQ(config.hidden_size, shape->hidden_size);
+  EXPECT_EQ(config.intermediate_size, dense);
+  EXPECT_EQ(config.max_context, shape->max_context);
+  EXPECT_EQ(config.rms_norm_eps, shape->rms_norm_eps);
+  EXPECT_EQ(config.tied_head, shape->tied_head);
+  EXPECT_EQ(config.layers, shape->layers);
+  EXPECT_EQ(config.gdn.key_heads, shape->gdn.key_heads);
+  EXPECT_EQ(config.gdn.value_heads, shape->gdn.value_heads);
+  EXPECT_EQ(config.gdn.key_dim, shape->gdn.key_dim);
+  EXPECT_EQ(config.gdn.value_dim, shape->gdn.value_dim);
+  EXPECT_EQ(config.attention.query_heads, shape->attention.query_heads);
+  EXPECT_EQ(config.attention.kv_heads, shape->attention.kv_heads);
+  EXPECT_EQ(config.attention.head_dim, shape->attention.head_dim);
+  EXPECT_EQ(config.attention.rotary_dim, shape->attention.rotary_dim);
+  EXPECT_EQ(config.attention.rope_theta, shape->attention.rope_theta);
+  EXPECT_EQ(config.moe.experts, shape->moe.experts);
+  EXPECT_EQ(config.moe.experts_per_token, shape->moe.experts_per_token);
+  EXPECT_EQ(config.moe.expert_size, shape->moe.expert_size);
+  EXPECT_EQ(config.moe.shared_size, shape->moe.shared_size);
+  EXPECT_EQ(config.moe.normalise, shape->moe.normalise);
+  EXPECT_EQ(config.moe.layers, shape->moe.layers);
+}
+
+// Of a text model, nested; what differs between sizes is set by the tests.
+Json PublishedText() {
+  return Json::parse(R"({
+    "attention_bias": false, "attention_dropout": 0.0,
+    "attn_output_gate": true, "bos_token_id": null, "dtype": "bfloat16",
+    "eos_token_id": 248044, "full_attention_interval": 4, "head_dim": 256,
+    "hidden_act": "silu", "initializer_range": 0.02,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_value_head_dim": 128,
+    "mamba_ssm_dtype": "float32", "max_position_embeddings": 262144,
+    "mlp_only_layers": [], "mtp_num_hidden_layers": 1,
+    "mtp_use_dedicated_embeddings": false, "pad_token_id": null,
+    "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06,
+    "rope_parameters": {
+      "mrope_interleaved": true, "mrope_section": [11, 11, 10],
+      "partial_rotary_factor": 0.25, "rope_theta": 10000000,
+      "rope_type": "default"
+    },
+    "use_cache": true, "vocab_size": 248320
+  })");
+}
+
+Json Published(const std::string& architecture, const std::string& type,
+               const Json& text, bool tied) {
+  Json json = Json::parse(R"({
+    "image_token_id": 248056, "language_model_only": false,
+    "transformers_version": "5.2.0", "video_token_id": 248057,
+    "vision_config": {"depth": 12, "hidden_size": 768},
+    "vision_end_token_id": 248054, "vision_start_token_id": 248053
+  })");
+  json["architectures"] = {architecture};
+  json["model_type"] = type;
+  json["tie_word_embeddings"] = tied;
+  json["text_config"] = text;
+  json["text_config"]["model_type"] = type + "_text";
+  return json;
+}
+
+TEST(HfConfigTest, ReadsPublishedConfigs) {
+  struct Size {
+    const char* name;
+    int hidden, inner, layers, query_heads, kv_heads, value_heads;
+    bool tied;
+  };
+  for (const Size& size :
+       {Size{"qwen3.5-0.8b", 1024, 3584, 24, 8, 2, 16, true},
+        {"qwen3.5-2b", 2048, 6144, 24, 8, 2, 16, true},
+        {"qwen3.5-4b", 2560, 9216, 32, 16, 4, 32, true},
+        {"qwen3.5-9b", 4096, 12288, 32, 16, 4, 32, false},
+        {"qwen3.5-27b", 5120, 17408, 64, 24, 4, 48, false}}) {
+    Json text = PublishedText();
+    text["hidden_size"] = size.hidden;
+    text["intermediate_size"] = size.inner;
+    text["num_hidden_layers"] = size.layers;
+    text["num_attention_heads"] = size.query_heads;
+    text["num_key_value_heads"] = size.kv_heads;
+    text["linear_num_value_heads"] = size.value_heads;
+    text["output_gate_type"] = "sigmoid";
+    text["tie_word_embeddings"] = size.tied;
+    ExpectShape(size.name,
+                Published("Qwen3_5ForConditionalGeneration", "qwen3_5", text,
+                          size.tied),
+                size.inner);
+  }
+
+  Json text = PublishedText();
+  text.merge_patch(Json::parse(R"({
+    "hidden_size": 2048, "linear_num_value_heads": 32,
+    "moe_intermediate_size": 512, "num_attention_heads": 16,
+    "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40,
+    "num_key_value_heads": 2, "output_router_logits": true,
+    "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 512
+  })"));
+  ExpectShape("qwen3.5-35b-a3b",
+              Published("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe",
+                        text, false),
+              0);
+
+  ExpectShape("qwen3-next-80b-a3b", Json::parse(R"({
+    "architectures": ["Qwen3NextForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 151643,
+    "decoder_sparse_step": 1, "eos_token_id": 151645,
+    "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu",
+    "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 5120,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128, "max_position_embeddings": 262144,
+    "mlp_only_layers": [], "model_type": "qwen3_next",
+    "moe_intermediate_size": 512, "norm_topk_prob": true,
+    "num_attention_heads": 16, "num_experts": 512, "num_experts_per_tok": 10,
+    "num_hidden_layers": 48, "num_key_value_heads": 2,
+    "output_router_logits": false, "partial_rotary_factor": 0.25,
+    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000000,
+    "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 512,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "transformers_version": "4.57.0.dev0", "use_cache": true,
+    "use_sliding_window": false, "vocab_size": 151936
+  })"),
+              0);
 }
 
 TEST(HfConfigTest, AcceptsWhatSaysTheUsual) {
