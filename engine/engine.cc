@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/affinity.h"
 #include "engine/base/fp_mode.h"
 #include "engine/base/huge_page_arena.h"
 #include "engine/base/log.h"
@@ -220,9 +221,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
                                                     "': ", status.message()));
   }
 
-  DELTAEDGE_ASSIGN_OR_RETURN(impl->pool,
-                             ThreadPool::Create(options.num_threads));
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      impl->pool, ThreadPool::Create(
+                      options.num_threads,
+                      options.placement == EngineOptions::Placement::kBigCores
+                          ? ThreadPool::Placement::kBigCores
+                          : ThreadPool::Placement::kAnywhere));
   {
+    const ScopedAffinity affinity(impl->pool->cpus());
     const ScopedFpMode fp_mode;
     absl::MutexLock lock(&impl->step_mutex);
     const pthreadpool_t pool = impl->pool->get();
@@ -278,11 +284,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
     info.draft_block = impl->draft_file->draft_config().block_size;
   }
   info.threads = impl->pool->threads();
+  info.thread_placement = impl->pool->description();
   info.cpu_target = CpuTargetName();
   Log(LogLevel::kInfo,
       absl::StrCat("opened ", files.target,
                    files.draft.empty() ? "" : " with draft ", files.draft, ": ",
-                   info.threads, " threads, kernels for ", info.cpu_target));
+                   info.thread_placement, ", kernels for ", info.cpu_target));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -374,6 +381,7 @@ absl::Status EngineImpl::CheckOutsideStep() const {
 
 void EngineImpl::Step(absl::Span<StepItem> items) {
   absl::MutexLock lock(&step_mutex);
+  const ScopedAffinity affinity(pool->cpus());
   const Stepping step = {this, stepping};
   stepping = &step;
   stepper->Step(items);

@@ -27,7 +27,9 @@ struct ModelInfo {
   int32_t draft_block = 0;   // Rows of the draft model's block; 0: none.
   int64_t weight_bytes = 0;  // In the files, of both models.
   int32_t threads = 0;       // That one step uses.
-  std::string cpu_target;    // The instruction set chosen for our kernels.
+  // How many those are, where they run and why; for people.
+  std::string thread_placement;
+  std::string cpu_target;  // The instruction set chosen for our kernels.
   bool has_tokenizer = false;
   // Where the packed weights of the target are and why; for people.
   std::string packed_weights;

@@ -40,6 +40,12 @@ absl::Status Validate(const EngineOptions& options) {
         absl::StrCat("num_threads is ", options.num_threads,
                      "; allowed are 0 (all that are there) to 256"));
   }
+  if (options.placement != EngineOptions::Placement::kAnywhere &&
+      options.placement != EngineOptions::Placement::kBigCores) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("placement is ", static_cast<int>(options.placement),
+                     "; allowed are kAnywhere and kBigCores"));
+  }
   if (options.verify != EngineOptions::Verify::kStructure &&
       options.verify != EngineOptions::Verify::kChecksums) {
     return absl::InvalidArgumentError(

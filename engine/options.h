@@ -27,10 +27,24 @@ struct ModelFiles {
 
 struct EngineOptions {
   // Threads used by one step, the calling thread included; 256 at most.
-  // 0: as many as this process may run on (affinity, cgroup quota). More than
-  // that are used, and are far slower, as the threads of a step wait for each
-  // other; a warning in the log (log.h) tells.
+  // 0: one for each processor that this process may run on (affinity, cgroup
+  // quota), of processors that differ for each of the fast ones alone. More
+  // than it may run on are used, and are far slower, as the threads of a step
+  // wait for each other; a warning in the log (log.h) tells.
   int num_threads = 0;
+
+  // Where they run. kBigCores keeps them on the fast ones of the processors
+  // that are allowed where Open is called: those of a higher capacity or clock,
+  // or all of them where they are alike. What is not allowed stays so. The
+  // calling thread is kept there as long as a step takes and runs where it
+  // could before in between; a thread that may run on none of them is left
+  // alone. A system that refuses is no error; ModelInfo::thread_placement says
+  // what was chosen and why.
+  enum class Placement {
+    kAnywhere,
+    kBigCores,
+  };
+  Placement placement = Placement::kAnywhere;
 
   // How much of the files is checked before the first use. Structure checks
   // (magic, version, bounds, shapes) always run and cost no page reads.

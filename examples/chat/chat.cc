@@ -102,7 +102,9 @@ ABSL_FLAG(float, frequency_penalty, 0.0f,
 ABSL_FLAG(std::vector<std::string>, stop, {},
           "texts that end an answer before they are said, separated by "
           "commas");
-ABSL_FLAG(int32_t, threads, 0, "threads; 0: as many as there are");
+ABSL_FLAG(int32_t, threads, 0,
+          "threads; 0: as many as there are processors, or big cores");
+ABSL_FLAG(bool, big_cores, false, "keep the threads on the big cores");
 ABSL_FLAG(bool, stats, false, "tell the speed and acceptance of each answer");
 
 namespace {
@@ -206,6 +208,9 @@ absl::StatusOr<Settings> ReadFlags(const char* program) {
     }
   }
   settings.engine.num_threads = absl::GetFlag(FLAGS_threads);
+  if (absl::GetFlag(FLAGS_big_cores)) {
+    settings.engine.placement = deltaedge::EngineOptions::Placement::kBigCores;
+  }
   settings.session.max_context = absl::GetFlag(FLAGS_max_context);
   settings.generate.max_new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
   const std::string draft_tokens = absl::GetFlag(FLAGS_draft_tokens);
@@ -348,7 +353,8 @@ void PrintStats(const Engine& engine, const deltaedge::SessionOptions& options,
       absl::ToDoubleMilliseconds(s.time_to_first_token), s.delivered_tokens,
       s.decode_tokens_per_second(), Count(engine.info().threads, "thread"),
       engine.info().cpu_target);
-  absl::FPrintF(stderr, "weights   %s\n", engine.info().packed_weights);
+  absl::FPrintF(stderr, "weights   %s\nthreads   %s\n",
+                engine.info().packed_weights, engine.info().thread_placement);
   if (absl::GetFlag(FLAGS_temperature) > 0.0f) {
     absl::FPrintF(stderr, "sampling  seed %d\n", s.seed);
   }

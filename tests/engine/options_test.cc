@@ -58,6 +58,11 @@ TEST(EngineOptionsTest, EnumsOutsideTheirRangeAreNamed) {
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), StartsWith("verify is 99;"));
   status = Changed<EngineOptions>([](EngineOptions* o) {
+    o->placement = static_cast<EngineOptions::Placement>(2);
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), StartsWith("placement is 2;"));
+  status = Changed<EngineOptions>([](EngineOptions* o) {
     o->packed_weights = static_cast<EngineOptions::PackedWeights>(-7);
   });
   EXPECT_TRUE(absl::IsInvalidArgument(status));

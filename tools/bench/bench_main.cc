@@ -75,7 +75,9 @@ ABSL_FLAG(std::string, model_folder, "",
           "temporary folder, removed at the end");
 ABSL_FLAG(std::vector<std::string>, threads, {"0"},
           "threads of a step; everything is measured for each. 0: as many as "
-          "there are cores");
+          "there are cores, or big cores");
+ABSL_FLAG(bool, big_cores, false,
+          "keep the threads on the big cores (EngineOptions::placement)");
 ABSL_FLAG(int32_t, decode, 64, "new tokens of plain decoding. 0: not measured");
 ABSL_FLAG(std::vector<std::string>, rows,
           std::vector<std::string>({"1", "2", "4", "8", "16"}),
@@ -432,6 +434,7 @@ absl::StatusOr<nlohmann::ordered_json> Facts(
       {"model", info.name.empty() ? files.target : info.name},
       {"weights", weights},
       {"threads", info.threads},
+      {"thread_placement", info.thread_placement},
       {"cpu", CpuName()},
       {"kernels", info.cpu_target},
       {"products", PackingIdentity()},
@@ -452,6 +455,9 @@ absl::Status Measure(const ModelFiles& files, const Plan& plan, int threads) {
   EngineOptions options;
   options.num_threads = threads;
   options.packed_weights = plan.packed_weights;
+  if (absl::GetFlag(FLAGS_big_cores)) {
+    options.placement = EngineOptions::Placement::kBigCores;
+  }
   DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                              Engine::Open(files, options));
   const ModelInfo& info = engine->info();

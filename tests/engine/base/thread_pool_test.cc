@@ -2,17 +2,28 @@
 
 #include "engine/base/thread_pool.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cfenv>
 #include <cstddef>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "engine/base/affinity.h"
+#include "engine/base/big_cores.h"
 #include "engine/base/cpu_count.h"
 #include "engine/base/log.h"
 #include "gmock/gmock.h"
@@ -37,8 +48,14 @@ TEST(ThreadPoolTest, HasTheThreadsAskedFor) {
 TEST(ThreadPoolTest, ZeroIsAsManyAsThereAre) {
   absl::StatusOr<std::unique_ptr<ThreadPool>> pool = ThreadPool::Create(0);
   ASSERT_TRUE(pool.ok()) << pool.status();
+  const std::optional<cpu_set_t> cpus = ThreadAffinity();
+  int big = ThreadPool::kMaxThreads;
+  if (cpus.has_value()) {
+    const BigCores found = FindBigCores(*cpus);
+    big = CPU_COUNT(&found.cpus);
+  }
   EXPECT_EQ((*pool)->threads(),
-            std::min(AvailableCpus(), ThreadPool::kMaxThreads));
+            std::min({AvailableCpus(), big, ThreadPool::kMaxThreads}));
 }
 
 TEST(ThreadPoolTest, WarnsOfMoreThanCanRun) {
@@ -104,6 +121,78 @@ TEST(ThreadPoolTest, WorkersHaveTheEnginesFloatingPointMode) {
                              },
                              modes.data(), modes.size(), /*flags=*/0);
   for (const Mode& mode : modes) EXPECT_EQ(mode.rounding, FE_TONEAREST);
+}
+
+// A machine whose first processor that is allowed is a little one.
+class BigCoresPoolTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::optional<cpu_set_t> all = ThreadAffinity();
+    if (!all.has_value() || CPU_COUNT(&*all) < 2) {
+      GTEST_SKIP() << "needs two processors";
+    }
+    all_ = big_ = *all;
+    bool little = true;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &all_)) continue;
+      if (little) CPU_CLR(cpu, &big_);
+      const std::filesystem::path folder(
+          absl::StrCat(root_, "/sys/devices/system/cpu/cpu", cpu));
+      std::filesystem::create_directories(folder);
+      std::ofstream(folder / "cpu_capacity") << (little ? 400 : 1024);
+      little = false;
+    }
+  }
+  ~BigCoresPoolTest() override { std::filesystem::remove_all(root_); }
+
+  const std::string root_ = ::testing::TempDir() + "/big_cores_pool";
+  cpu_set_t all_, big_;
+};
+
+TEST_F(BigCoresPoolTest, ThereAreAsManyThreadsAsBigCores) {
+  const auto pool =
+      ThreadPool::Create(0, ThreadPool::Placement::kAnywhere, root_);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  EXPECT_EQ((*pool)->threads(), std::min(AvailableCpus(), CPU_COUNT(&big_)));
+  EXPECT_EQ((*pool)->cpus(), nullptr);
+  EXPECT_TRUE(absl::StrContains((*pool)->description(), " for processors "))
+      << (*pool)->description();
+}
+
+TEST_F(BigCoresPoolTest, WorkersStayThereAndTheCallerDoesNot) {
+  const auto pool =
+      ThreadPool::Create(4, ThreadPool::Placement::kBigCores, root_);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  EXPECT_TRUE(
+      absl::StartsWith((*pool)->description(), "4 threads kept on processors "))
+      << (*pool)->description();
+  ASSERT_NE((*pool)->cpus(), nullptr);
+  EXPECT_TRUE(CPU_EQUAL((*pool)->cpus(), &big_));
+  struct Seen {
+    std::mutex mutex;
+    std::vector<std::pair<std::thread::id, cpu_set_t>> cpus;
+  } seen;
+  // Until a worker had its turn.
+  const auto workers = [&seen] {
+    return std::count_if(seen.cpus.begin(), seen.cpus.end(), [](const auto& s) {
+      return s.first != std::this_thread::get_id();
+    });
+  };
+  while (workers() == 0) {
+    pthreadpool_parallelize_1d(
+        (*pool)->get(),
+        [](void* context, size_t) {
+          auto* to = static_cast<Seen*>(context);
+          const std::optional<cpu_set_t> cpus = ThreadAffinity();
+          const std::lock_guard<std::mutex> lock(to->mutex);
+          to->cpus.emplace_back(std::this_thread::get_id(), *cpus);
+        },
+        &seen, 256, /*flags=*/0);
+  }
+  for (const auto& [thread, cpus] : seen.cpus) {
+    const bool caller = thread == std::this_thread::get_id();
+    EXPECT_TRUE(CPU_EQUAL(&cpus, caller ? &all_ : &big_)) << caller;
+  }
 }
 
 }  // namespace
