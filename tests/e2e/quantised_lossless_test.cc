@@ -30,6 +30,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/emulated.h"
 #include "tests/testing/random.h"
 #include "tests/testing/scripted_drafter.h"
 
@@ -51,12 +52,12 @@ struct Model {
 const Model kModels[] = {
     {"q8", MODELS "quant_q8.gdn", MODELS "quant_draft_q8.gdn", nullptr},
     {"q4", MODELS "quant_q4.gdn", MODELS "quant_draft_q4.gdn", nullptr},
+    {"next_mixed", MODELS "next_mixed.gdn", MODELS "next_draft.gdn", nullptr},
     {"q8w", MODELS "quant_q8w.gdn", MODELS "quant_draft_q8.gdn", nullptr},
     {"mixed", MODELS "quant_mixed.gdn", MODELS "quant_draft_q4.gdn", nullptr},
     {"next_q8", MODELS "next_q8.gdn", MODELS "next_draft.gdn", nullptr},
     {"next_q4", MODELS "next_q4.gdn", MODELS "next_draft.gdn", nullptr},
     {"next_q8w", MODELS "next_q8w.gdn", MODELS "next_draft.gdn", nullptr},
-    {"next_mixed", MODELS "next_mixed.gdn", MODELS "next_draft.gdn", nullptr},
     {"demo_q8", MODELS "demo_q8.gdn", "examples/chat/model/draft.gdn",
      "What is a dog?"},
     {"demo_q4", MODELS "demo_q4.gdn", MODELS "demo_draft_q4.gdn",
@@ -120,7 +121,9 @@ Decoded Decode(const Engine& engine, const std::vector<TokenId>& prompt,
 
 class QuantisedLosslessTest : public ::testing::TestWithParam<Model> {
  protected:
-  static constexpr int32_t kNewTokens = 30;
+  static int32_t new_tokens() {
+    return testing::FewerIfEmulated("new tokens", 30, 12);
+  }
 
   void SetUp() override {
     engine_ = OpenPair(1);
@@ -134,7 +137,7 @@ class QuantisedLosslessTest : public ::testing::TestWithParam<Model> {
       prompt_ = *ids;
     }
     truth_ = Plain(0);
-    ASSERT_EQ(truth_.tokens.size(), prompt_.size() + kNewTokens);
+    ASSERT_EQ(truth_.tokens.size(), prompt_.size() + new_tokens());
     ASSERT_EQ(truth_.stats.drafted, 0);
   }
 
@@ -147,7 +150,7 @@ class QuantisedLosslessTest : public ::testing::TestWithParam<Model> {
   Decoded Plain(float temperature) const {
     SessionOptions options;
     options.draft_tokens = 0;
-    return Decode(*engine_, prompt_, kNewTokens, options, temperature);
+    return Decode(*engine_, prompt_, new_tokens(), options, temperature);
   }
   void ExpectSame(const Decoded& run, const Decoded& truth) const {
     EXPECT_EQ(run.tokens, truth.tokens);
@@ -167,7 +170,7 @@ TEST_P(QuantisedLosslessTest, DraftsChangeNothing) {
       SessionOptions options;
       options.draft_tokens = drafts;
       const Decoded run =
-          Decode(*engine_, prompt_, kNewTokens, options, temperature);
+          Decode(*engine_, prompt_, new_tokens(), options, temperature);
       ExpectSame(run, truth);
       EXPECT_GT(run.stats.drafted, 0);
       // The trained draft is right often, whatever either is stored as.
@@ -180,7 +183,9 @@ TEST_P(QuantisedLosslessTest, DraftsChangeNothing) {
 
 TEST_P(QuantisedLosslessTest, RightUntilTheIth) {
   for (const Rollback mode : {Rollback::kJournal, Rollback::kSlots}) {
-    for (int32_t start = 0; start < (demo() ? 2 : 16); ++start) {
+    const int32_t starts =
+        demo() ? 2 : testing::FewerIfEmulated("schedules", 16, 1);
+    for (int32_t start = 0; start < starts; ++start) {
       SessionOptions options;
       options.draft_tokens = 15;
       options.rollback = mode;
@@ -189,14 +194,14 @@ TEST_P(QuantisedLosslessTest, RightUntilTheIth) {
           [start](int round, int32_t max_drafts) {
             return ScriptedDrafter::Round{max_drafts, (start + 5 * round) % 16};
           });
-      ExpectSame(Decode(*engine_, prompt_, kNewTokens, options), truth_);
+      ExpectSame(Decode(*engine_, prompt_, new_tokens(), options), truth_);
     }
   }
 }
 
 TEST_P(QuantisedLosslessTest, AnySplitOfThePrompt) {
   for (const size_t split : {1, 3, 16}) {
-    ExpectSame(Decode(*engine_, prompt_, kNewTokens, {}, 0, split), truth_);
+    ExpectSame(Decode(*engine_, prompt_, new_tokens(), {}, 0, split), truth_);
   }
 }
 
@@ -211,10 +216,11 @@ TEST_P(QuantisedLosslessTest, AnyNumberOfThreads) {
   EXPECT_TRUE(SameBits(run.logits, logits));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, QuantisedLosslessTest,
-                         ::testing::ValuesIn(kModels), [](const auto& info) {
-                           return std::string(info.param.name);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, QuantisedLosslessTest,
+    ::testing::ValuesIn(kModels,
+                        kModels + testing::FewerIfEmulated("models", 10, 3)),
+    [](const auto& info) { return std::string(info.param.name); });
 
 // Writes the target of `from` with all its numbers as floats.
 absl::Status WriteAsFloats(const std::string& from, const std::string& to) {
@@ -275,9 +281,11 @@ TEST(QuantisedNumbersTest, Q8wIsItsNumbers) {
 // Those of q8 and q4 round each row of their inputs to 8 bits. With scales or
 // halves of bytes mixed up, the distance would be about 1.
 TEST(QuantisedNumbersTest, OthersAreTheirNumbersTimesRoundedInputs) {
-  for (const char* const target :
-       {MODELS "quant_q8.gdn", MODELS "quant_q4.gdn", MODELS "quant_mixed.gdn",
-        MODELS "demo_q8.gdn", MODELS "demo_q4.gdn"}) {
+  const char* const targets[] = {MODELS "quant_q8.gdn", MODELS "quant_q4.gdn",
+                                 MODELS "quant_mixed.gdn", MODELS "demo_q8.gdn",
+                                 MODELS "demo_q4.gdn"};
+  for (const char* const target : absl::MakeConstSpan(targets).first(
+           testing::FewerIfEmulated("models to compare", 5, 3))) {
     const double distance = DistanceFromFloats(target);
     EXPECT_GT(distance, 1e-5) << target;
     EXPECT_LT(distance, 0.15) << target;

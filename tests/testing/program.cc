@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "tests/testing/emulated.h"
 
 extern char** environ;
 
@@ -80,7 +81,7 @@ void Wire(int fd, const std::string& file, int flags, int number) {
 }  // namespace
 
 Program::Program(const Launch& launch)
-    : deadline_(Clock::now() + launch.patience) {
+    : deadline_(Clock::now() + launch.patience * (Emulated() ? 10 : 1)) {
   signal(SIGPIPE, SIG_IGN);
   std::vector<std::string> args = launch.args;
   args.insert(args.begin(), launch.name.empty() ? launch.path : launch.name);

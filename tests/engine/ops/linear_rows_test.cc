@@ -23,6 +23,7 @@
 #include "tests/engine/ops/linear_case.h"
 #include "tests/engine/ops/random_matrix.h"
 #include "tests/testing/canary.h"
+#include "tests/testing/emulated.h"
 
 namespace deltaedge {
 namespace {
@@ -32,32 +33,38 @@ using ::deltaedge::testing::RandomMatrix;
 using ::deltaedge::testing::SameBits;
 using Size = ::deltaedge::testing::LinearSize;
 
-constexpr int kMaxRows = 512;
+// A prompt's worth; always several times the tallest tile.
+int MaxRows() { return testing::FewerIfEmulated("rows", 512, 64); }
 
 // Launches on more threads than there are idle processors may each cost a slice
 // of the scheduler, so those take fewer sizes.
 std::vector<int> Batches(int threads) {
-  if (threads > 1) return {17, kMaxRows};
+  if (threads > 1) return {17, MaxRows()};
   std::vector<int> batches;
-  for (int rows = 1; rows <= 33; ++rows) batches.push_back(rows);
-  batches.insert(batches.end(), {64, 100, kMaxRows});
+  // Two of the tallest tiles, and one more.
+  const int each = testing::FewerIfEmulated("rows without a gap", 33, 18);
+  for (int rows = 1; rows <= each; ++rows) batches.push_back(rows);
+  for (const int rows : {33, 64, 100, 512}) {
+    if (rows > each && rows <= MaxRows()) batches.push_back(rows);
+  }
   return batches;
 }
 
 class LinearRowsTest : public testing::LinearCase {
  protected:
-  LinearRowsTest() : LinearCase(kMaxRows, /*matrices=*/1) {}
+  LinearRowsTest() : LinearCase(MaxRows(), /*matrices=*/1) {}
 };
 
 TEST_P(LinearRowsTest, BitsOfARowDoNotDependOnRowsOrThreads) {
-  const CanaryBuffer<float> x(random_.Uniforms(size_t{kMaxRows} * in_),
-                              /*misalign=*/1);
+  const int max_rows = MaxRows();
+  const CanaryBuffer<float> x(
+      random_.Uniforms(static_cast<size_t>(max_rows) * in_), /*misalign=*/1);
   absl::StatusOr<std::unique_ptr<Linear>> linear =
       Linear::Create({matrix_.View()}, "test");
   ASSERT_TRUE(linear.ok()) << linear.status();
 
-  CanaryBuffer<float> alone(size_t{kMaxRows} * out_);
-  for (int row = 0; row < kMaxRows; ++row) {
+  CanaryBuffer<float> alone(static_cast<size_t>(max_rows) * out_);
+  for (int row = 0; row < max_rows; ++row) {
     input_.Set(x.data() + row * in_, 1, in_);
     (*linear)->Run(input_, alone.data() + row * out_, /*pool=*/nullptr);
   }
@@ -69,7 +76,7 @@ TEST_P(LinearRowsTest, BitsOfARowDoNotDependOnRowsOrThreads) {
     ASSERT_TRUE(pool.ok()) << pool.status();
     for (int rows : Batches(threads)) {
       // The batch ends with the last row, so that rows change their places.
-      const int first = kMaxRows - rows;
+      const int first = max_rows - rows;
       CanaryBuffer<float> y(static_cast<size_t>(rows) * out_,
                             /*misalign=*/static_cast<size_t>(rows % 16));
       input_.Set(x.data() + first * in_, rows, in_);

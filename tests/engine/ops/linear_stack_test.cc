@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "tests/engine/ops/linear_case.h"
 #include "tests/testing/canary.h"
+#include "tests/testing/emulated.h"
 
 namespace deltaedge {
 namespace {
@@ -73,7 +74,10 @@ TEST_P(LinearStackTest, RowsHaveTheBitsOfTheirMatrixAlone) {
   for (int threads = 1; threads <= 3; ++threads) {
     const auto pool = ThreadPool::Create(threads);
     ASSERT_TRUE(pool.ok()) << pool.status();
-    for (int round = 0; round < (threads == 1 ? 20 : 5); ++round) {
+    const int rounds = threads == 1
+                           ? testing::FewerIfEmulated("rounds", 20, 3)
+                           : testing::FewerIfEmulated("with threads", 5, 1);
+    for (int round = 0; round < rounds; ++round) {
       std::vector<Group> groups;
       std::vector<float> x;
       std::vector<int> which;
