@@ -12,8 +12,6 @@
 //         [--packed_weights=memory|file] [--format=table|json]
 
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -52,6 +50,7 @@
 #include "tools/bench/step_bench.h"
 #include "tools/bench/synthetic_acceptance.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/interrupts.h"
 #include "tools/cli/paths.h"
 #include "tools/cli/program.h"
 #include "tools/convert/recipe_flags.h"
@@ -123,12 +122,6 @@ ABSL_FLAG(std::string, format, "table", "table or json (one object a line)");
 
 namespace deltaedge {
 namespace {
-
-std::atomic<bool> interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-// Lets the work end by itself, so that the models it made are removed.
-void Interrupt(int) { interrupted.store(true); }
 
 // More than anybody waits for, or has memory for.
 constexpr int32_t kMaxSessions = 64;
@@ -290,7 +283,7 @@ absl::StatusOr<Models> ModelsFromFlags(const char* program, bool drafts) {
     options.layers = absl::GetFlag(FLAGS_layers);
     options.draft = drafts;
     options.folder = UserPath(absl::GetFlag(FLAGS_model_folder));
-    options.stop = &interrupted;
+    options.stop = &Interrupted();
     DELTAEDGE_ASSIGN_OR_RETURN(options.recipe, RecipeFromFlags());
     DELTAEDGE_ASSIGN_OR_RETURN(const ShapeSizes sizes, SizesOfShape(options));
     models.max_context = sizes.target.max_context;
@@ -467,7 +460,7 @@ absl::Status Measure(const ModelFiles& files, const Plan& plan, int threads) {
   bench.engine = engine.get();
   bench.rollbacks = plan.rollbacks;
   bench.repetitions = plan.repetitions;
-  bench.stop = &interrupted;
+  bench.stop = &Interrupted();
   bench.draft_tokens = plan.draft_tokens;
   bench.stop_tokens = IsDictionary();
   if (bench.stop_tokens) {
@@ -509,8 +502,9 @@ absl::Status Measure(const ModelFiles& files, const Plan& plan, int threads) {
       result.weights = weights;
       absl::PrintF("%s", Line(result, plan.format));
     }
-    std::fflush(stdout);
-    return absl::OkStatus();
+    return std::fflush(stdout) == 0
+               ? absl::OkStatus()
+               : absl::DataLossError("standard output cannot be written");
   };
   if (plan.decode > 0) {
     bench.new_tokens = plan.decode;
@@ -575,7 +569,6 @@ int main(int argc, char** argv) {
       "  bench --shape=0.8b --weights=q8 --threads=1,2\n"
       "Candidates of a test take turns in one run; \"ratio\" is the median of "
       "tokens per second over the\nfirst candidate's in the same turn.");
-  std::signal(SIGINT, deltaedge::Interrupt);
-  std::signal(SIGTERM, deltaedge::Interrupt);
+  const deltaedge::ScopedInterrupts interrupts;
   return deltaedge::EndProgram(deltaedge::Run(arguments));
 }

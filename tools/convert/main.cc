@@ -8,8 +8,6 @@
 
 #include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -30,6 +28,7 @@
 #include "engine/model/model_contents.h"
 #include "engine/model/model_file.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/interrupts.h"
 #include "tools/cli/paths.h"
 #include "tools/cli/program.h"
 #include "tools/convert/convert.h"
@@ -55,12 +54,6 @@ ABSL_FLAG(bool, quiet, false, "print errors only");
 
 namespace deltaedge {
 namespace {
-
-std::atomic<bool> interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-// Lets the conversion end by itself, so that it removes its temporary file.
-void Interrupt(int) { interrupted.store(true); }
 
 absl::StatusOr<ConvertOptions> OptionsFromFlags(
     const std::vector<char*>& arguments) {
@@ -116,7 +109,7 @@ class ProgressLine {
       last_shown_ = now;
       absl::FPrintF(stderr, "%3d %% of %s\n", percent, Mebibytes(total));
     }
-    return !interrupted.load();
+    return !Interrupted().load();
   }
 
   // Leaves the bar's line.
@@ -161,15 +154,13 @@ absl::Status Run(const std::vector<char*>& arguments) {
   const absl::StatusOr<ConvertOptions> options = OptionsFromFlags(arguments);
   if (!options.ok()) return options.status();
   const bool quiet = absl::GetFlag(FLAGS_quiet);
-  std::signal(SIGINT, Interrupt);
-  std::signal(SIGTERM, Interrupt);
-  std::signal(SIGXFSZ, SIG_IGN);  // A file too large is an error to report.
+  const ScopedInterrupts interrupts;
 
   const absl::Time begin = absl::Now();
   ProgressLine line;
   const auto summary = ConvertCheckpoint(
       *options, [&](absl::string_view tensor, int64_t done, int64_t total) {
-        return quiet ? !interrupted.load() : line.Show(tensor, done, total);
+        return quiet ? !Interrupted().load() : line.Show(tensor, done, total);
       });
   line.End();
   if (!summary.ok()) return summary.status();

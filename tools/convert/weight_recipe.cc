@@ -103,11 +103,14 @@ absl::StatusOr<WeightRecipe> ParseRecipe(absl::string_view text) {
         part = &recipe.head;
       } else if (absl::ConsumePrefix(&word, "gdn=")) {
         part = &recipe.gdn;
+      } else if (absl::ConsumePrefix(&word, "experts=")) {
+        part = &recipe.experts;
       }
       if (part == nullptr || part->has_value()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("\"", text, "\" is no recipe: after the type of all, ",
-                         "head=TYPE and gdn=TYPE are allowed, once each"));
+            absl::StrCat("\"", text,
+                         "\" is no recipe: after the type of all, head=TYPE, "
+                         "gdn=TYPE and experts=TYPE are allowed, once each"));
       }
     }
     DELTAEDGE_ASSIGN_OR_RETURN(const WeightType type, ParseWeightType(word));

@@ -47,8 +47,8 @@ bool FallsBack(const WeightRecipe& recipe, const TensorSpec& spec);
 absl::StatusOr<WeightType> ParseWeightType(absl::string_view name);
 
 // A recipe in words, parted by spaces: the type of all, then perhaps one of the
-// head and one of the delta layers, as in "q4 head=q8 gdn=q8". InvalidArgument
-// for anything else.
+// head, of the delta layers, of the experts, as in "q4 head=q8 gdn=q8".
+// InvalidArgument for anything else.
 absl::StatusOr<WeightRecipe> ParseRecipe(absl::string_view text);
 
 // Tensors of one role and type, in bytes of the file.

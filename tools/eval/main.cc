@@ -6,8 +6,6 @@
 //   eval --checkpoint=FOLDER --recipes=q8,q4,"q4 head=q8 gdn=q8"
 //        [--text=FILE] [--tokens=N] [--context=N] [--format=table|json]
 
-#include <atomic>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +30,7 @@
 #include "engine/model/model_file.h"
 #include "nlohmann/json.hpp"
 #include "tools/cli/flags.h"
+#include "tools/cli/interrupts.h"
 #include "tools/cli/paths.h"
 #include "tools/cli/program.h"
 #include "tools/convert/convert.h"
@@ -53,8 +52,8 @@ ABSL_FLAG(std::string, checkpoint, "",
           "//examples/chat");
 ABSL_FLAG(std::vector<std::string>, recipes,
           std::vector<std::string>({"q8", "q8w", "q4", "q4 head=q8 gdn=q8"}),
-          "types of the weights: of all, then perhaps of head and delta "
-          "layers, as in \"q4 head=q8 gdn=q8\"");
+          "types of the weights: of all, then perhaps of head, delta layers "
+          "and experts, as in \"q4 head=q8 gdn=q8\"");
 ABSL_FLAG(std::string, text, "",
           "the text that is scored: conversations, if its name ends in "
           ".jsonl, else plain text. Default: questions to the dictionary and "
@@ -67,12 +66,6 @@ ABSL_FLAG(std::string, format, "table", "table or json (one object a line)");
 
 namespace deltaedge {
 namespace {
-
-std::atomic<bool> interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-// Lets a conversion end by itself, so that its files are removed.
-void Interrupt(int) { interrupted.store(true); }
 
 struct Model {
   std::string name;  // For people.
@@ -101,7 +94,7 @@ absl::StatusOr<Model> ConvertModel(const std::string& checkpoint,
   DELTAEDGE_ASSIGN_OR_RETURN(options.recipe, ParseRecipe(recipe));
   DELTAEDGE_RETURN_IF_ERROR(
       ConvertCheckpoint(options, [](absl::string_view, int64_t, int64_t) {
-        return !interrupted.load();
+        return !Interrupted().load();
       }).status());
   return OpenModel(options.output, recipe);
 }
@@ -176,16 +169,12 @@ absl::StatusOr<Input> InputOfCheckpoint(const char* program,
   DELTAEDGE_RETURN_IF_ERROR(CheckContext(target->config.max_context));
   Input input;
   DELTAEDGE_ASSIGN_OR_RETURN(input.text, TextPath(program));
-  std::signal(SIGINT, Interrupt);
-  std::signal(SIGTERM, Interrupt);
-  std::signal(SIGXFSZ, SIG_IGN);  // A file too large is an error to report.
+  const ScopedInterrupts interrupts;
   recipes.insert(recipes.begin(), "f32");
   for (const std::string& recipe : recipes) {
     DELTAEDGE_ASSIGN_OR_RETURN(Model model, ConvertModel(checkpoint, recipe));
     input.models.push_back(std::move(model));
   }
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
   return input;
 }
 

@@ -8,8 +8,6 @@
 //   make_random --config=config.json --seed=1 --output=FILE.gdn
 //               [--target=TARGET.gdn]
 
-#include <atomic>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -30,6 +28,7 @@
 #include "engine/model/model_file.h"
 #include "engine/model/model_index.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/interrupts.h"
 #include "tools/cli/paths.h"
 #include "tools/cli/program.h"
 #include "tools/convert/hf_config.h"
@@ -62,12 +61,6 @@ namespace deltaedge {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
-
-std::atomic<bool> interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-// Lets the work end by itself, so that the temporary file is removed.
-void Interrupt(int) { interrupted.store(true); }
 
 // What the flags make of a model, all but its name.
 absl::StatusOr<HfConfig> ConfigFromFlags() {
@@ -136,7 +129,7 @@ absl::Status Run(const std::vector<char*>& arguments) {
   RandomModelOptions options;
   options.seed = absl::GetFlag(FLAGS_seed);
   options.byte_tokenizer = !absl::GetFlag(FLAGS_no_tokenizer);
-  options.stop = &interrupted;
+  options.stop = &Interrupted();
   const absl::StatusOr<WeightRecipe> recipe = RecipeFromFlags();
   if (!recipe.ok()) return UsageError(recipe.status().message());
   options.recipe = *recipe;
@@ -186,8 +179,6 @@ int main(int argc, char** argv) {
       "--target=TARGET.gdn --output=DRAFT.gdn\n"
       "  make_random --config=config.json --output=FILE.gdn "
       "[--target=TARGET.gdn]");
-  std::signal(SIGINT, deltaedge::Interrupt);
-  std::signal(SIGTERM, deltaedge::Interrupt);
-  std::signal(SIGXFSZ, SIG_IGN);  // A file too large is an error to report.
+  const deltaedge::ScopedInterrupts interrupts;
   return deltaedge::EndProgram(deltaedge::Run(arguments));
 }

@@ -4,11 +4,14 @@
 
 #include "tools/cli/program.h"
 
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/demo_pair.h"
 #include "tests/testing/program.h"
+#include "tests/tools/convert/temp_folder.h"
 
 namespace deltaedge {
 namespace {
@@ -25,9 +29,11 @@ using testing::DemoPair;
 using ::testing::HasSubstr;
 using testing::Launch;
 using testing::Outcome;
+using testing::Program;
 using testing::Runfile;
 using testing::RunToEnd;
 using ::testing::StartsWith;
+using testing::TempFolder;
 
 // Each with one of its own flags, and one of another file's if it has any.
 const std::vector<std::pair<std::string, std::vector<std::string>>> kTools = {
@@ -128,6 +134,32 @@ TEST(ProgramTest, OutputThatCannotBeWrittenIsAnError) {
     launch.output_file = "/dev/full";
     EXPECT_EQ(RunToEnd(launch).status, 1) << launch.path;
   }
+}
+
+// Models that were made for the run are removed, however it ends.
+TEST(ProgramTest, InterruptsLeaveNothingBehind) {
+  const TempFolder folder;
+  Launch launch = Tool("bench", {"--shape=4b", "--weights=q4", "--threads=1"});
+  launch.environment = {"TMPDIR=" + folder.path()};
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Program bench(launch);
+    while (folder.FileCount() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    bench.Signal(signal);
+    EXPECT_EQ(bench.Wait(), 1);
+    EXPECT_THAT(bench.err(), StartsWith("error: "));
+    EXPECT_EQ(folder.FileCount(), 0u);
+  }
+}
+
+TEST(ProgramTest, APipeThatNobodyReadsIsAnError) {
+  Program bench(Tool(
+      "bench", {"--threads=1", "--decode=1", "--rows=0", "--prefill=0",
+                "--sessions=0", "--nospec", "--noserving", "--repetitions=1"}));
+  bench.CloseOutput();
+  EXPECT_EQ(bench.Wait(), 1);
+  EXPECT_THAT(bench.err(), HasSubstr("standard output cannot be written"));
 }
 
 TEST(ProgramTest, WarnsOfMoreThreadsThanCanRun) {

@@ -51,15 +51,18 @@ TEST(WeightRecipeTest, ColumnsThatQ4CannotHaveAreQ8) {
 }
 
 TEST(WeightRecipeTest, RecipesInWords) {
-  absl::StatusOr<WeightRecipe> recipe = ParseRecipe("q4 gdn=q8w head=q8");
+  absl::StatusOr<WeightRecipe> recipe =
+      ParseRecipe("q4 gdn=q8w head=q8 experts=f32");
   ASSERT_TRUE(recipe.ok()) << recipe.status();
   EXPECT_EQ(recipe->weights, WeightType::kQ4);
   EXPECT_EQ(recipe->head, WeightType::kQ8);
   EXPECT_EQ(recipe->gdn, WeightType::kQ8W);
+  EXPECT_EQ(recipe->experts, WeightType::kF32);
   recipe = ParseRecipe("q8");
   ASSERT_TRUE(recipe.ok()) << recipe.status();
   EXPECT_EQ(recipe->weights, WeightType::kQ8);
-  EXPECT_FALSE(recipe->head.has_value() || recipe->gdn.has_value());
+  EXPECT_FALSE(recipe->head.has_value() || recipe->gdn.has_value() ||
+               recipe->experts.has_value());
   for (const char* bad : {"", " ", "q5", "head=q8", "q4 q8", "q4 mlp=q8",
                           "q4 head=", "q4 head=q8 head=q8"}) {
     EXPECT_EQ(ParseRecipe(bad).status().code(),
