@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -126,7 +125,7 @@ namespace {
 // More than anybody waits for, or has memory for.
 constexpr int32_t kMaxSessions = 64;
 constexpr int32_t kMaxRepetitions = 10'000;
-constexpr int32_t kMaxTokens = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMaxTokens = 32'768;
 
 bool IsDictionary() {
   return absl::GetFlag(FLAGS_target).empty() &&

@@ -370,6 +370,7 @@ TEST(BenchTest, CountsHaveBounds) {
     ExpectRefused(std::string("--synthetic_acceptance=") + mean,
                   "; allowed is 1 to 16, or 0 for none");
   }
+  ExpectRefused("--decode=32769 --shape=27b", "allowed is 0 to 32768");
   // What the prompt and a model have room for: 2048 tokens.
   const std::string demo = " --target=" + testing::DemoPair().target;
   ExpectRefused("--prompt=1000 --decode=1033" + demo,
