@@ -15,6 +15,7 @@
 #include "engine/model/config.h"
 #include "engine/options.h"
 #include "engine/session.h"
+#include "tools/bench/launch_time.h"
 #include "tools/bench/measure.h"
 
 namespace deltaedge {
@@ -46,13 +47,17 @@ class Answers {
 
   absl::StatusOr<Sample> Apart() {
     DELTAEDGE_RETURN_IF_ERROR(Rewind());
-    const Clock::time_point start = Clock::now();
-    for (const auto& session : sessions_) {
-      while (!Ended(*session)) {
-        DELTAEDGE_RETURN_IF_ERROR(session->Next().status());
-      }
-    }
-    return Finish(start);
+    return RunApart();
+  }
+
+  // What of Apart() is spent outside of launches, in percent. A run of its own:
+  // looking at it takes time.
+  absl::StatusOr<double> BookkeepingPercent() {
+    DELTAEDGE_RETURN_IF_ERROR(Rewind());
+    const LaunchTime launches;
+    DELTAEDGE_ASSIGN_OR_RETURN(const Sample sample, RunApart());
+    const absl::Duration time = sample.time - launches.own();
+    return 100.0 * absl::FDivDuration(time - launches.inside(), time);
   }
 
   absl::StatusOr<Sample> Together() {
@@ -96,6 +101,16 @@ class Answers {
             session.waiting() == 0);
   }
 
+  absl::StatusOr<Sample> RunApart() {
+    const Clock::time_point start = Clock::now();
+    for (const auto& session : sessions_) {
+      while (!Ended(*session)) {
+        DELTAEDGE_RETURN_IF_ERROR(session->Next().status());
+      }
+    }
+    return Finish(start);
+  }
+
   // Everything up to the first step of an answer.
   absl::Status Rewind() {
     GenerateOptions options;
@@ -133,9 +148,16 @@ absl::Status AddAnswers(const SessionBench& bench, Result labels,
       Answers created,
       Answers::Create(bench, sessions, rollback, labels.draft_tokens));
   const auto answers = std::make_shared<Answers>(std::move(created));
-  comparison->Add(std::move(labels), rollback, [answers, way] {
-    return way == Way::kApart ? answers->Apart() : answers->Together();
-  });
+  Comparison::Share bookkeeping;
+  if (sessions == 1) {
+    bookkeeping = [answers] { return answers->BookkeepingPercent(); };
+  }
+  comparison->Add(
+      std::move(labels), rollback,
+      [answers, way] {
+        return way == Way::kApart ? answers->Apart() : answers->Together();
+      },
+      std::move(bookkeeping));
   return absl::OkStatus();
 }
 
@@ -166,11 +188,13 @@ Result Labels(const SessionBench& bench, const char* test, const char* way,
   return labels;
 }
 
-void Comparison::Add(Result labels, Rollback rollback, Candidate candidate) {
+void Comparison::Add(Result labels, Rollback rollback, Candidate candidate,
+                     Share bookkeeping) {
   labels.rollback = rollback == Rollback::kSlots ? "slots" : "journal";
   labels.threads = bench_.engine->info().threads;
   results_.push_back(std::move(labels));
   candidates_.push_back(std::move(candidate));
+  bookkeeping_.push_back(std::move(bookkeeping));
 }
 
 absl::StatusOr<std::vector<Result>> Comparison::Run() const {
@@ -180,6 +204,12 @@ absl::StatusOr<std::vector<Result>> Comparison::Run() const {
   std::vector<Result> results = results_;
   for (size_t i = 0; i < measured.size(); ++i) {
     results[i].measured = std::move(measured[i]);
+    if (bookkeeping_[i] == nullptr) continue;
+    std::vector<double> percent(static_cast<size_t>(bench_.repetitions));
+    for (double& value : percent) {
+      DELTAEDGE_ASSIGN_OR_RETURN(value, bookkeeping_[i]());
+    }
+    AddSpread("bookkeeping_percent", SpreadOf(percent), &results[i].extra);
   }
   return results;
 }

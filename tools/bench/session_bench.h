@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -60,25 +61,33 @@ class Comparison {
  public:
   explicit Comparison(const SessionBench& bench) : bench_(bench) {}
 
-  void Add(Result labels, Rollback rollback, Candidate candidate);
+  // How many percent of its time a candidate spends outside of launches.
+  using Share = std::function<absl::StatusOr<double>()>;
+
+  // Without `bookkeeping` its result does not say.
+  void Add(Result labels, Rollback rollback, Candidate candidate,
+           Share bookkeeping = nullptr);
   absl::StatusOr<std::vector<Result>> Run() const;
 
  private:
   const SessionBench& bench_;
   std::vector<Candidate> candidates_;
+  std::vector<Share> bookkeeping_;
   std::vector<Result> results_;
 };
 
 // Plain decoding of one session, for each way of rolling back.
 // "share_of_roofline": the time in which all bytes that a token needs, at the
 // middle of the answer, could be read, over the time of a token;
-// "read_gb_per_second": how fast `stream` read them in the same repetitions.
+// "read_gb_per_second": how fast `stream` read them in the same repetitions;
+// "bookkeeping_percent": of the time, what is not spent inside of kernels and
+// products (launch_time.h), measured by repetitions of its own.
 absl::StatusOr<std::vector<Result>> BenchDecode(const SessionBench& bench,
                                                 const TokenBytes& bytes,
                                                 ReadStream* stream);
 
 // One session with the model's drafts, for each way of drafting and of rolling
-// back, against plain decoding.
+// back, against plain decoding. "bookkeeping_percent" as of BenchDecode().
 absl::StatusOr<std::vector<Result>> BenchSpec(const SessionBench& bench);
 
 // So many sessions one after another against all of them by
