@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -70,12 +71,17 @@ struct Decoded {
   SessionStats stats;
 };
 
+// Null where this processor has no kernel for such weights.
 std::unique_ptr<Engine> Open(const std::string& target,
                              const std::string& draft, int threads = 1) {
   EngineOptions options;
   options.num_threads = threads;
   options.verify = EngineOptions::Verify::kChecksums;
   auto engine = Engine::Open({target, draft}, options);
+  if (absl::IsUnimplemented(engine.status())) {
+    std::cout << "not run: " << engine.status() << "\n";
+    return nullptr;
+  }
   EXPECT_TRUE(engine.ok()) << engine.status();
   return engine.ok() ? *std::move(engine) : nullptr;
 }
@@ -127,7 +133,7 @@ class QuantisedLosslessTest : public ::testing::TestWithParam<Model> {
 
   void SetUp() override {
     engine_ = OpenPair(1);
-    ASSERT_NE(engine_, nullptr);
+    if (engine_ == nullptr) GTEST_SKIP();
     if (GetParam().question == nullptr) {
       prompt_ = RandomPrompt(37);
     } else {
@@ -286,6 +292,7 @@ TEST(QuantisedNumbersTest, OthersAreTheirNumbersTimesRoundedInputs) {
                                  MODELS "demo_q4.gdn"};
   for (const char* const target : absl::MakeConstSpan(targets).first(
            testing::FewerIfEmulated("models to compare", 5, 3))) {
+    if (Open(testing::Runfile(target), "") == nullptr) continue;
     const double distance = DistanceFromFloats(target);
     EXPECT_GT(distance, 1e-5) << target;
     EXPECT_LT(distance, 0.15) << target;
