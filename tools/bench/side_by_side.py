@@ -34,7 +34,7 @@ def lines_of(command):
 def ours(args, model, threads):
     command = shlex.split(args.bench) + [
         f"--target={model}", f"--threads={threads}", f"--decode={args.decode}",
-        f"--rows={args.rows}", f"--prefill={args.prefill}", "--spec=false",
+        f"--rows={args.rows or 0}", f"--prefill={args.prefill or 0}", "--spec=false",
         "--serving=false", "--sessions=0", "--rollback=journal",
         "--repetitions=1", "--packed_weights=file", "--format=json"]
     return {(line["test"], line["n"]): line["ms_median"]
