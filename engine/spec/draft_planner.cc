@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace deltaedge {
 
@@ -59,10 +60,22 @@ void CostCurve::Add(int32_t n, absl::Duration time) {
   const auto quarter = sorted.begin() + (size - 1) / 4;
   std::nth_element(sorted.begin(), quarter, sorted.begin() + size);
   times.seconds = *quarter;
+  // Many rows at once are never slower than in parts, or than more.
+  double per_row = std::numeric_limits<double>::infinity();
+  for (int32_t m = 0; m <= kMaxBlockRows; ++m) {
+    at_[m].believable =
+        m == 0 ? at_[m].seconds : std::min(at_[m].seconds, m * per_row);
+    if (m > 0 && Sure(m)) per_row = std::min(per_row, at_[m].seconds / m);
+  }
+  double more = std::numeric_limits<double>::infinity();
+  for (int32_t m = kMaxBlockRows; m >= 0; --m) {
+    if (m > 0 && Sure(m)) more = std::min(more, at_[m].seconds);
+    at_[m].believable = std::min(at_[m].believable, more);
+  }
 }
 
 double CostCurve::Seconds(int32_t n) const {
-  if (Seen(n)) return Believable(n);
+  if (Seen(n)) return at_[n].believable;
   int32_t below = n, above = n;
   while (below >= 0 && !Seen(below)) --below;
   while (above <= kMaxBlockRows && !Seen(above)) ++above;
@@ -71,10 +84,10 @@ double CostCurve::Seconds(int32_t n) const {
     return none_above ? 0.0
                       : at_[above].seconds / (1.0 + kRowPart * (above - n));
   }
-  const double low = Believable(below);
+  const double low = at_[below].believable;
   if (none_above) return low;
   const double line =
-      low + (Believable(above) - low) * (n - below) / (above - below);
+      low + (at_[above].believable - low) * (n - below) / (above - below);
   return std::max(low, kGuess * line);
 }
 
@@ -82,18 +95,8 @@ bool CostCurve::Sure(int32_t n) const {
   return at_[n].count >= kEnough && added_ - at_[n].last <= kLongAgo;
 }
 
-double CostCurve::Believable(int32_t n) const {
-  double seconds = at_[n].seconds;
-  for (int32_t m = 1; m <= kMaxBlockRows; ++m) {
-    if (!Sure(m)) continue;
-    const double parts = m < n ? static_cast<double>(n) / m : 1.0;
-    seconds = std::min(seconds, parts * at_[m].seconds);
-  }
-  return seconds;
-}
-
 double CostCurve::Hope(int32_t n) const {
-  if (Sure(n)) return Believable(n);
+  if (Sure(n)) return at_[n].believable;
   int32_t first = 0;
   while (first <= kMaxBlockRows && !Seen(first)) ++first;
   return n < first && first <= kMaxBlockRows ? at_[first].seconds * n / first

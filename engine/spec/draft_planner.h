@@ -52,15 +52,13 @@ class CostCurve {
 
   // Whether `n` was seen often enough, and lately.
   bool Sure(int32_t n) const;
-  // What was seen of `n`, at most what others say of it: many rows at once are
-  // never slower than in parts, or than more.
-  double Believable(int32_t n) const;
 
   struct Times {
     std::array<double, kRecent> recent = {};
     int64_t count = 0;
-    int64_t last = 0;      // Of added_.
-    double seconds = 0.0;  // The estimate.
+    int64_t last = 0;         // Of added_.
+    double seconds = 0.0;     // The estimate.
+    double believable = 0.0;  // At most what others say of it.
   };
   std::array<Times, kMaxBlockRows + 1> at_;
   int64_t added_ = 0;
