@@ -2,6 +2,7 @@
 
 #include "tools/convert/byte_alphabet.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -35,6 +36,23 @@ bool ByteAlphabet::Decode(absl::string_view text, std::string* bytes) const {
     text.remove_prefix(length);
   }
   return true;
+}
+
+std::string ByteAlphabet::Encode(absl::string_view bytes) const {
+  std::string text;
+  for (const char c : bytes) {
+    const auto code =
+        static_cast<unsigned>(std::find(byte_of_.begin(), byte_of_.end(),
+                                        static_cast<unsigned char>(c)) -
+                              byte_of_.begin());
+    if (code < 0x80) {
+      text.push_back(static_cast<char>(code));
+    } else {
+      text.push_back(static_cast<char>(0xC0 | code >> 6));
+      text.push_back(static_cast<char>(0x80 | (code & 0x3F)));
+    }
+  }
+  return text;
 }
 
 }  // namespace deltaedge

@@ -21,6 +21,9 @@ class ByteAlphabet {
   // is not of the alphabet.
   bool Decode(absl::string_view text, std::string* bytes) const;
 
+  // The other way round.
+  std::string Encode(absl::string_view bytes) const;
+
  private:
   std::array<int, 256 + 68> byte_of_;  // -1: no byte.
 };

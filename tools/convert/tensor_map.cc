@@ -211,6 +211,14 @@ std::pair<absl::string_view, absl::string_view> SplitLayer(
   return {name.substr(0, end), name.substr(end)};
 }
 
+const NamePair& FindPair(absl::Span<const NamePair> names,
+                         const TensorSpec& spec) {
+  const absl::string_view ours = SplitLayer(spec.name).second;
+  return *std::find_if(
+      names.begin(), names.end(),
+      [ours](const NamePair& pair) { return pair.ours == ours; });
+}
+
 // "blk.3." for "layers.3."
 std::string GgufLayer(absl::string_view layer) {
   return absl::StrReplaceAll(layer, {{kLayers, kGgufLayers}});
@@ -225,10 +233,7 @@ class Mapper {
       : checkpoint_(checkpoint), names_(names), drops_ones_(drops_ones) {}
 
   const NamePair& NamesOf(const TensorSpec& spec) const {
-    const absl::string_view ours = SplitLayer(spec.name).second;
-    return *std::find_if(
-        names_.begin(), names_.end(),
-        [ours](const NamePair& pair) { return pair.ours == ours; });
+    return FindPair(names_, spec);
   }
 
   // Finds the source of `spec`, whose name begins with `prefix`.
@@ -531,6 +536,47 @@ absl::Status AddOfGgufLayer(const TensorSpec& spec, absl::string_view ours,
   return mapper->Add(spec, layer);
 }
 
+// A tensor of a layer that the layouts of the hub differ in: adds what it comes
+// to, which may be nothing, to `tensors`. False: it is none of these.
+bool ListByLayout(absl::string_view ours, const std::string& layer,
+                  const TargetConfig& config, HubLayout layout,
+                  std::vector<HubTensor>* tensors) {
+  const GdnConfig& gdn = config.gdn;
+  const MoeConfig& moe = config.moe;
+  const int64_t hidden = config.hidden_size;
+  const bool gate_up = ours == "moe.gate_up";
+  if (layout == HubLayout::kQwen35) {
+    if (!gate_up && ours != "moe.down") return false;
+    tensors->push_back(
+        gate_up ? HubTensor{layer + "mlp.experts.gate_up_proj",
+                            {moe.experts, 2 * moe.expert_size, hidden}}
+                : HubTensor{layer + "mlp.experts.down_proj",
+                            {moe.experts, hidden, moe.expert_size}});
+    return true;
+  }
+  if (ours == "gdn.in_qkv") {
+    tensors->push_back({absl::StrCat(layer, kInterleaved.projections),
+                        {gdn.conv_channels() + gdn.values(), hidden}});
+  } else if (ours == "gdn.in_b") {
+    tensors->push_back({absl::StrCat(layer, kInterleaved.gates),
+                        {2 * gdn.value_heads, hidden}});
+  } else if (gate_up || ours == "moe.down") {
+    for (int32_t i = 0; i < moe.experts; ++i) {
+      const std::string expert = absl::StrCat(layer, "mlp.experts.", i, ".");
+      if (gate_up) {
+        for (const char* part : {"gate_proj.weight", "up_proj.weight"}) {
+          tensors->push_back({expert + part, {moe.expert_size, hidden}});
+        }
+      } else {
+        tensors->push_back(
+            {expert + "down_proj.weight", {hidden, moe.expert_size}});
+      }
+    }
+  }
+  return gate_up || ours == "moe.down" || ours == "gdn.in_qkv" ||
+         ours == "gdn.in_z" || ours == "gdn.in_b" || ours == "gdn.in_a";
+}
+
 }  // namespace
 
 absl::StatusOr<TensorMap> MapTarget(const TensorSource& checkpoint,
@@ -596,6 +642,34 @@ absl::StatusOr<TensorMap> MapGgufDraft(const TensorSource& checkpoint,
         mapper.Add(spec, GgufLayer(SplitLayer(spec.name).first)));
   }
   return mapper.Finish([](absl::string_view) { return ""; });
+}
+
+std::vector<HubTensor> HubTensors(const TargetConfig& config,
+                                  HubLayout layout) {
+  std::vector<HubTensor> tensors;
+  for (const TensorSpec& spec : TensorSpecs(config)) {
+    const auto [number, ours] = SplitLayer(spec.name);
+    const std::string layer = absl::StrCat("model.", number);
+    if (ListByLayout(ours, layer, config, layout, &tensors)) continue;
+    if (spec.name == "head") {
+      tensors.push_back({kHead, SourceShape(spec, TensorChange::kNone)});
+    } else {
+      const NamePair& pair = FindPair(kTargetNames, spec);
+      tensors.push_back(
+          {absl::StrCat(layer, pair.theirs), SourceShape(spec, pair.change)});
+    }
+  }
+  return tensors;
+}
+
+std::vector<HubTensor> HubTensors(const DraftConfig& config) {
+  std::vector<HubTensor> tensors;
+  for (const TensorSpec& spec : TensorSpecs(config)) {
+    const NamePair& pair = FindPair(kDraftNames, spec);
+    tensors.push_back({absl::StrCat(SplitLayer(spec.name).first, pair.theirs),
+                       SourceShape(spec, pair.change)});
+  }
+  return tensors;
 }
 
 }  // namespace deltaedge

@@ -86,6 +86,23 @@ absl::StatusOr<TensorMap> MapGgufTarget(const TensorSource& checkpoint,
 absl::StatusOr<TensorMap> MapGgufDraft(const TensorSource& checkpoint,
                                        const DraftConfig& config);
 
+// How checkpoints on the hub lay out what their families have in two ways.
+enum class HubLayout {
+  kQwen35,     // Projections of delta layers apart, experts stacked.
+  kQwen3Next,  // Projections interleaved, each expert by itself.
+};
+
+struct HubTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+// The tensors that a published checkpoint of `config` has, as MapTarget() takes
+// them, in the order of the model file.
+std::vector<HubTensor> HubTensors(const TargetConfig& config, HubLayout layout);
+// As MapDraft() takes them.
+std::vector<HubTensor> HubTensors(const DraftConfig& config);
+
 }  // namespace deltaedge
 
 #endif  // DELTAEDGE_TOOLS_CONVERT_TENSOR_MAP_H_

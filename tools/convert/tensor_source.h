@@ -41,8 +41,9 @@ class TensorSource {
   const SourceTensor* Find(absl::string_view name) const;
 
   const std::vector<RandomAccessFile>& files() const { return files_; }
+  // Where `entry` is; config_name() of a source without files.
   const std::string& PathOf(const SourceTensor& entry) const {
-    return files_[entry.file].path();
+    return files_.empty() ? config_name_ : files_[entry.file].path();
   }
   // What says which tensors there should be, for messages: "config.json".
   const std::string& config_name() const { return config_name_; }

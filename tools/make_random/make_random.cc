@@ -3,7 +3,6 @@
 #include "tools/make_random/make_random.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/status_macros.h"
@@ -28,127 +26,13 @@
 #include "engine/types.h"
 #include "tools/convert/weight_recipe.h"
 #include "tools/convert/weight_writer.h"
+#include "tools/make_random/random_tensor.h"
 
 namespace deltaedge {
 namespace {
 
 constexpr char kMaker[] = "deltaedge make_random 1";
 constexpr int64_t kPieceElements = 1 << 18;
-
-// SplitMix64, whose n-th number is a function of n.
-class Numbers {
- public:
-  Numbers(uint64_t seed, absl::string_view tensor) : key_(seed) {
-    for (const char c : tensor) {
-      key_ = Mix(key_ ^ static_cast<unsigned char>(c));
-    }
-  }
-
-  // Even in [0, 1).
-  double Uniform(int64_t i) const {
-    return static_cast<double>(At(i) >> 11) * 0x1p-53;
-  }
-
-  // Mean 0, deviation 1: twelve even numbers of 16 bits, added. No function of
-  // the C library, whose last bits differ between machines.
-  double Normal(int64_t i) const {
-    int64_t sum = 0;
-    for (int64_t j = 0; j < 3; ++j) {
-      const uint64_t bits = At(3 * i + j);
-      for (int shift = 0; shift < 64; shift += 16) {
-        sum += static_cast<int64_t>(bits >> shift & 0xFFFF);
-      }
-    }
-    return static_cast<double>(2 * sum - 12 * 0xFFFF) * 0x1p-17;
-  }
-
- private:
-  static uint64_t Mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-  uint64_t At(int64_t i) const {
-    return Mix(key_ + (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u);
-  }
-
-  uint64_t key_;
-};
-
-// How a tensor's numbers are drawn.
-enum class Draw {
-  kMatrix,   // Deviation 1/sqrt(columns): keeps the size of its input.
-  kHead,     // Twice that: logits of deviation 2.
-  kGain,     // 1 + 0.1 * normal.
-  kTaps,     // Deviation 1/2: four of them keep the size of their input.
-  kNegExpA,  // -16 .. -1.
-  kDtBias,   // -6.9 .. -2.25: steps of 0.001 to 0.1 after softplus.
-};
-
-Draw DrawOf(absl::string_view tensor) {
-  if (tensor == "embedding" || tensor == "head") return Draw::kHead;
-  if (absl::EndsWith(tensor, "norm")) return Draw::kGain;
-  if (absl::EndsWith(tensor, "gdn.conv")) return Draw::kTaps;
-  if (absl::EndsWith(tensor, "gdn.neg_exp_a")) return Draw::kNegExpA;
-  if (absl::EndsWith(tensor, "gdn.dt_bias")) return Draw::kDtBias;
-  return Draw::kMatrix;
-}
-
-// Any part of one random tensor.
-class RandomTensor {
- public:
-  RandomTensor(const TensorSpec& spec, uint64_t seed)
-      : draw_(DrawOf(spec.name)),
-        numbers_(seed, spec.name),
-        elements_(1),
-        columns_(spec.shape.back()) {
-    for (const int32_t extent : spec.shape) elements_ *= extent;
-  }
-
-  int64_t elements() const { return elements_; }
-  int64_t columns() const { return columns_; }
-
-  // Elements [first, first + count).
-  std::vector<float> Values(int64_t first, int64_t count) const {
-    std::vector<float> values(count);
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = static_cast<float>(Value(first + i));
-    }
-    return values;
-  }
-
-  // What a gain of 1 + w has for w: the value that a checkpoint would hold.
-  std::vector<float> ZeroCentred() const {
-    std::vector<float> values = Values(0, elements_);
-    for (float& value : values) value -= 1.0f;
-    return values;
-  }
-
- private:
-  double Value(int64_t i) const {
-    switch (draw_) {
-      case Draw::kMatrix:
-        return numbers_.Normal(i) / std::sqrt(static_cast<double>(columns_));
-      case Draw::kHead:
-        return 2 * numbers_.Normal(i) /
-               std::sqrt(static_cast<double>(columns_));
-      case Draw::kGain:
-        return 1 + 0.1 * numbers_.Normal(i);
-      case Draw::kTaps:
-        return 0.5 * numbers_.Normal(i);
-      case Draw::kNegExpA:
-        return -16 + 15 * numbers_.Uniform(i);
-      case Draw::kDtBias:
-        return -6.9 + 4.65 * numbers_.Uniform(i);
-    }
-    return 0;
-  }
-
-  const Draw draw_;
-  const Numbers numbers_;
-  int64_t elements_;
-  const int64_t columns_;
-};
 
 const TensorSpec& Find(const std::vector<TensorSpec>& specs,
                        absl::string_view name) {
@@ -158,17 +42,21 @@ const TensorSpec& Find(const std::vector<TensorSpec>& specs,
 }
 
 // The first or last rows that a fingerprint takes in.
-std::vector<float> EndRows(const TensorSpec& spec, uint64_t seed, bool last) {
-  const RandomTensor tensor(spec, seed);
-  const int64_t rows = std::min<int64_t>(spec.shape[0], kFingerprintRows);
-  const int64_t first = last ? spec.shape[0] - rows : 0;
-  return tensor.Values(first * tensor.columns(), rows * tensor.columns());
+std::vector<float> EndRows(const RandomTensor& tensor, int32_t all, bool last) {
+  const int64_t rows = std::min(all, kFingerprintRows);
+  const int64_t first = last ? all - rows : 0;
+  return tensor.Source(first * tensor.columns(), rows * tensor.columns());
+}
+
+std::vector<float> Whole(const RandomTensor& tensor) {
+  return tensor.Source(0, tensor.elements());
 }
 
 absl::Status Write(const std::string& output, ModelContents contents,
                    std::vector<TensorSpec> specs, uint64_t fingerprint,
                    const RandomModelOptions& options) {
-  DELTAEDGE_RETURN_IF_ERROR(CheckRecipe(options.recipe, contents.kind));
+  const ModelKind kind = contents.kind;
+  DELTAEDGE_RETURN_IF_ERROR(CheckRecipe(options.recipe, kind));
   for (TensorSpec& spec : specs) spec.type = TypeFor(options.recipe, spec);
   contents.converter = kMaker;
   DELTAEDGE_ASSIGN_OR_RETURN(
@@ -176,7 +64,7 @@ absl::Status Write(const std::string& output, ModelContents contents,
       ModelWriter::Create(output, std::move(contents), specs));
   WeightWriter weights(writer.get());
   for (const TensorSpec& spec : specs) {
-    const RandomTensor tensor(spec, options.seed);
+    const RandomTensor tensor(spec, kind, options.numbers);
     const int64_t piece = WeightWriter::PieceOf(spec, kPieceElements);
     DELTAEDGE_RETURN_IF_ERROR(weights.Begin(spec));
     for (int64_t first = 0; first < tensor.elements(); first += piece) {
@@ -185,7 +73,7 @@ absl::Status Write(const std::string& output, ModelContents contents,
             absl::StrCat(output, ": stopped at tensor ", spec.name));
       }
       DELTAEDGE_RETURN_IF_ERROR(weights.Append(
-          tensor.Values(first, std::min(piece, tensor.elements() - first))));
+          tensor.Stored(first, std::min(piece, tensor.elements() - first))));
     }
   }
   return writer->Finish(fingerprint);
@@ -206,13 +94,13 @@ absl::Status MakeRandomTarget(const TargetConfig& config,
     contents.chat = ByteChat();
   }
   const std::vector<TensorSpec> specs = TensorSpecs(config);
-  const TensorSpec& embedding = Find(specs, "embedding");
-  const uint64_t seed = options.seed;
+  const auto tensor = [&](absl::string_view name) {
+    return RandomTensor(Find(specs, name), contents.kind, options.numbers);
+  };
   const uint64_t fingerprint = TargetFingerprint(
-      config, contents.tokenizer,
-      RandomTensor(Find(specs, "final_norm"), seed).ZeroCentred(),
-      EndRows(embedding, seed, /*last=*/false),
-      EndRows(embedding, seed, /*last=*/true));
+      config, contents.tokenizer, Whole(tensor("final_norm")),
+      EndRows(tensor("embedding"), config.vocab_size, /*last=*/false),
+      EndRows(tensor("embedding"), config.vocab_size, /*last=*/true));
   return Write(output, std::move(contents), specs, fingerprint, options);
 }
 
@@ -237,15 +125,14 @@ absl::Status MakeRandomDraft(DraftConfig config, const std::string& target_path,
   contents.draft = config;
   contents.target_fingerprint = target->fingerprint();
   const std::vector<TensorSpec> specs = TensorSpecs(config);
-  const TensorSpec& fc = Find(specs, "fc");
-  const auto whole = [&](absl::string_view name) {
-    const RandomTensor tensor(Find(specs, name), options.seed);
-    return tensor.Values(0, tensor.elements());
+  const auto tensor = [&](absl::string_view name) {
+    return RandomTensor(Find(specs, name), contents.kind, options.numbers);
   };
   const uint64_t fingerprint = DraftFingerprint(
-      config, target->fingerprint(), whole("hidden_norm"), whole("final_norm"),
-      EndRows(fc, options.seed, /*last=*/false),
-      EndRows(fc, options.seed, /*last=*/true));
+      config, target->fingerprint(), Whole(tensor("hidden_norm")),
+      Whole(tensor("final_norm")),
+      EndRows(tensor("fc"), config.hidden_size, /*last=*/false),
+      EndRows(tensor("fc"), config.hidden_size, /*last=*/true));
   return Write(output, std::move(contents), specs, fingerprint, options);
 }
 

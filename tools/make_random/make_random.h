@@ -14,6 +14,7 @@
 #include "engine/model/tokenizer_tables.h"
 #include "engine/types.h"
 #include "tools/convert/weight_recipe.h"
+#include "tools/make_random/random_tensor.h"
 
 namespace deltaedge {
 
@@ -24,11 +25,12 @@ namespace deltaedge {
 // so that a tied model does not just repeat its last token.
 //
 // A weight depends on the seed, its tensor's name and its place in the tensor
-// only. Of whatever type the file's matrices are, they stand for the same
-// numbers, and the fingerprint is the same.
+// only, and on whether it is a float or a bfloat16. Of whatever type the file's
+// matrices are, they stand for the same numbers, and the fingerprint is the
+// same: that of the checkpoint which hub_folder.h writes.
 
 struct RandomModelOptions {
-  uint64_t seed = 1;
+  RandomNumbers numbers;
   // Targets: add ByteTokenizer() and ByteChat() if the vocabulary has room for
   // kByteTokens.
   bool byte_tokenizer = true;

@@ -73,7 +73,7 @@ TEST(MakeRandomTest, SeedDecidesEveryBit) {
   RandomModelOptions options;
   ASSERT_TRUE(MakeRandomTarget(SmallTarget(), folder / "a", options).ok());
   ASSERT_TRUE(MakeRandomTarget(SmallTarget(), folder / "b", options).ok());
-  options.seed = 2;
+  options.numbers.seed = 2;
   ASSERT_TRUE(MakeRandomTarget(SmallTarget(), folder / "c", options).ok());
   EXPECT_TRUE(ReadBytes(folder / "a") == ReadBytes(folder / "b"));
   EXPECT_NE(Open(folder / "a")->fingerprint(),
@@ -131,7 +131,7 @@ TEST(MakeRandomTest, DraftFitsItsTargetOnly) {
   const TempFolder folder;
   RandomModelOptions options;
   ASSERT_TRUE(MakeRandomTarget(SmallTarget(), folder / "t", options).ok());
-  options.seed = 2;
+  options.numbers.seed = 2;
   ASSERT_TRUE(MakeRandomTarget(SmallTarget(), folder / "u", options).ok());
   ASSERT_TRUE(MakeRandomDraft(SmallDraft(), folder / "t", folder / "d").ok());
   const auto draft = Open(folder / "d");
