@@ -500,7 +500,9 @@ class Conversion {
     const int64_t bytes =
         TensorBytes(tensor.spec.type, tensor.spec.shape).value_or(0);
     DELTAEDGE_RETURN_IF_ERROR(writer->Begin(tensor.spec));
-    const bool whole = tensor.change == TensorChange::kConvTaps;
+    // What is written comes in whole rows.
+    const bool whole = tensor.change == TensorChange::kConvTaps ||
+                       tensor.spec.shape.size() == 1;
     int64_t written = 0;
     values_.clear();
     for (const SourcePart& part : tensor.parts) {
