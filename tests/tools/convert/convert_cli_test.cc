@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/model/model_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/demo_pair.h"
@@ -140,6 +141,36 @@ TEST_F(ConvertCliTest, MakesRandomModels) {
              {Config("odd"), "--weights=q4", "--head=f32", "--layers=2",
               Output("rq.gdn")},
              HasSubstr("random target"));
+}
+
+// A folder for other engines, which gives the same model.
+TEST_F(ConvertCliTest, MakesRandomCheckpoints) {
+  ExpectMade("make_random",
+             {Config("next"), "--bf16", "--seed=7", Output("r.gdn")},
+             HasSubstr("random target"));
+  ExpectMade("make_random",
+             {Config("next"), "--bf16", "--seed=7", "--safetensors",
+              "--shard_mib=1", Output("folder")},
+             ::testing::IsEmpty());
+  ExpectMade("convert", {"--input=" + (folder_ / "folder"), Output("c.gdn")},
+             HasSubstr("experts"));
+  const auto made = ModelFile::Open(folder_ / "r.gdn");
+  const auto converted = ModelFile::Open(folder_ / "c.gdn");
+  ASSERT_TRUE(made.ok() && converted.ok());
+  EXPECT_EQ((*made)->fingerprint(), (*converted)->fingerprint());
+  ExpectMade(
+      "make_random",
+      {Config("next_draft"), "--safetensors", Output("draft"), Target("r.gdn")},
+      ::testing::IsEmpty());
+  ExpectMade(
+      "convert",
+      {"--input=" + (folder_ / "draft"), Output("d.gdn"), Target("r.gdn")},
+      HasSubstr("for target"));
+  ExpectRefused("make_random",
+                {{{Config("next"), "--safetensors", "--weights=q8"},
+                  "weights are f32 or bf16"},
+                 {{Config("next"), "--safetensors", "--shard_mib=0"},
+                  "--shard_mib must be at least 1"}});
 }
 
 TEST_F(ConvertCliTest, RefusesToMakeRandomModels) {
