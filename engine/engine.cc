@@ -128,8 +128,9 @@ absl::Status MakeProducts(
   // weights are faster in huge pages, which a file that was just written does
   // not have.
   const bool experts = file.target_config().moe.experts > 0;
-  const PackedCache::Use use =
-      experts ? PackedCache::Use::kSome : PackedCache::Use::kAll;
+  const PackedCache::Use use = experts || !engine_options.huge_pages
+                                   ? PackedCache::Use::kSome
+                                   : PackedCache::Use::kAll;
   absl::StatusOr<std::unique_ptr<PackedCache>> found = PackedCache::Open(
       packed_path, key,
       engine_options.verify == EngineOptions::Verify::kChecksums
@@ -177,7 +178,7 @@ absl::Status MakeProducts(
   }
   if (experts || !writer.ok()) {
     options.packed = nullptr;
-    options.arena = std::make_shared<HugePageArena>();
+    options.arena = std::make_shared<HugePageArena>(engine_options.huge_pages);
     DELTAEDGE_RETURN_IF_ERROR(make(options));
   }
   *how = written.ok()
@@ -199,6 +200,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
     return absl::InvalidArgumentError("ModelFiles::target is empty");
   }
   auto impl = std::make_shared<EngineImpl>();
+  impl->huge_pages = options.huge_pages;
   DELTAEDGE_ASSIGN_OR_RETURN(
       impl->target_file,
       OpenFile(files.target, ModelFile::Kind::kTarget, options));
@@ -239,7 +241,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
     }
     DELTAEDGE_ASSIGN_OR_RETURN(LinearOptions linear_options,
                                FindLinearOptions(types, pool));
-    linear_options.arena = std::make_shared<HugePageArena>();
+    linear_options.arena = std::make_shared<HugePageArena>(options.huge_pages);
     DELTAEDGE_RETURN_IF_ERROR(MakeProducts(
         *impl->target_file, files.target, options, linear_options,
         [&](const LinearOptions& with) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -268,8 +270,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
           &impl->packed_draft, &how));
     }
     DELTAEDGE_ASSIGN_OR_RETURN(
-        impl->stepper,
-        Stepper::Create(impl->target.get(), tap_floats, kMaxBlockRows));
+        impl->stepper, Stepper::Create(impl->target.get(), tap_floats,
+                                       kMaxBlockRows, options.huge_pages));
   }
   // Everything but the embedding table and the small tensors has been packed.
   impl->target_file->EvictWeights();

@@ -72,6 +72,7 @@ class EngineImpl {
   std::unique_ptr<ModelFile> target_file, draft_file;  // draft_file may be null
   // What is mapped of packed weights; null: they are in memory.
   std::unique_ptr<PackedCache> packed_target, packed_draft;
+  bool huge_pages = true;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatFormat> chat;

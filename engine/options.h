@@ -73,6 +73,13 @@ struct EngineOptions {
   // exist there are none, as above. Files take the models' names, so models of
   // the same name want a folder each. Empty: beside the model files.
   std::string packed_folder = "";
+
+  // Whether memory that every step reads from end to end, weights and recurrent
+  // states, is asked for in pages of 2 MiB. It is a wish, which the system
+  // grants where it can: on a virtual machine steps then take a fifth less.
+  // False for a device that is short of memory, whose system would otherwise
+  // move pages about to make room for large ones.
+  bool huge_pages = true;
 };
 
 // --- Read once, by Engine::NewSession ----------------------------------------

@@ -262,7 +262,8 @@ class Session::Impl {
         Snapshot::Rep{engine_, tokens_, nullptr, nullptr, run_});
     DELTAEDGE_ASSIGN_OR_RETURN(
         TargetSequence state,
-        MakeTargetSequence(config, capacity, /*block_rows=*/1));
+        MakeTargetSequence(config, capacity, /*block_rows=*/1,
+                           Rollback::kJournal, engine_->huge_pages));
     rep->state = std::make_unique<TargetSequence>(std::move(state));
     rep->bytes = TargetKvShape(config, capacity).bytes() +
                  rep->state->recurrent.shape().bytes();
@@ -683,7 +684,7 @@ absl::StatusOr<std::unique_ptr<Session>> EngineImpl::NewSession(
       TargetSequence state,
       MakeTargetSequence(engine->target_file->target_config(),
                          limits.max_context, 1 + limits.draft_tokens,
-                         limits.rollback));
+                         limits.rollback, engine->huge_pages));
   DELTAEDGE_ASSIGN_OR_RETURN(std::unique_ptr<BlockDrafter> drafter,
                              engine->MakeDrafter(options, limits));
   auto impl = std::make_unique<Session::Impl>(

@@ -40,7 +40,9 @@ absl::StatusOr<std::byte*> HugePageArena::Allocate(int64_t size_bytes,
                                                    kLeastBlock, kLargestBlock));
   }
   DELTAEDGE_ASSIGN_OR_RETURN(
-      AlignedBuffer block, AlignedBuffer::AllocateHugePages(block_bytes, what));
+      AlignedBuffer block,
+      huge_pages_ ? AlignedBuffer::AllocateHugePages(block_bytes, what)
+                  : AlignedBuffer::Allocate(block_bytes, what));
   blocks_.push_back(std::move(block));
   used_bytes_ = size_bytes;
   return blocks_.back().data();

@@ -20,7 +20,8 @@ namespace deltaedge {
 // a huge page more for each of a few blocks. Not thread-safe.
 class HugePageArena {
  public:
-  HugePageArena() = default;
+  // Without `huge_pages`, of small ones: for those who do not want any.
+  explicit HugePageArena(bool huge_pages = true) : huge_pages_(huge_pages) {}
   HugePageArena(const HugePageArena&) = delete;
   HugePageArena& operator=(const HugePageArena&) = delete;
 
@@ -31,6 +32,7 @@ class HugePageArena {
       int64_t size_bytes, absl::string_view what) ABSL_ATTRIBUTE_LIFETIME_BOUND;
 
  private:
+  const bool huge_pages_;
   std::vector<AlignedBuffer> blocks_;
   int64_t used_bytes_ = 0;  // Of the last block.
 };

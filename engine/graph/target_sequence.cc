@@ -30,10 +30,12 @@ KvShape TargetKvShape(const TargetConfig& config, int64_t capacity) {
 }
 
 RecurrentShape TargetRecurrentShape(const TargetConfig& config,
-                                    int32_t block_rows, Rollback rollback) {
+                                    int32_t block_rows, Rollback rollback,
+                                    bool huge_pages) {
   const GdnConfig& gdn = config.gdn;
   RecurrentShape shape;
   shape.rollback = rollback;
+  shape.huge_pages = huge_pages;
   shape.layers = CountLayers(config, LayerKind::kGatedDeltaNet);
   shape.block_rows = block_rows;
   if (shape.layers == 0) return shape;
@@ -49,11 +51,12 @@ RecurrentShape TargetRecurrentShape(const TargetConfig& config,
 absl::StatusOr<TargetSequence> MakeTargetSequence(const TargetConfig& config,
                                                   int64_t capacity,
                                                   int32_t block_rows,
-                                                  Rollback rollback) {
+                                                  Rollback rollback,
+                                                  bool huge_pages) {
   DELTAEDGE_ASSIGN_OR_RETURN(KvStore kv,
                              KvStore::Create(TargetKvShape(config, capacity)));
   const RecurrentShape shape =
-      TargetRecurrentShape(config, block_rows, rollback);
+      TargetRecurrentShape(config, block_rows, rollback, huge_pages);
   DELTAEDGE_ASSIGN_OR_RETURN(RecurrentStore recurrent,
                              RecurrentStore::Create(shape));
   return TargetSequence{

@@ -30,12 +30,13 @@ struct TargetSequence {
 KvShape TargetKvShape(const TargetConfig& config, int64_t capacity);
 RecurrentShape TargetRecurrentShape(const TargetConfig& config,
                                     int32_t block_rows,
-                                    Rollback rollback = Rollback::kJournal);
+                                    Rollback rollback = Rollback::kJournal,
+                                    bool huge_pages = true);
 
 // An empty sequence. ResourceExhausted: no memory.
 absl::StatusOr<TargetSequence> MakeTargetSequence(
     const TargetConfig& config, int64_t capacity, int32_t block_rows,
-    Rollback rollback = Rollback::kJournal);
+    Rollback rollback = Rollback::kJournal, bool huge_pages = true);
 
 // Keys and values of the `layer`-th attention layer.
 KvView TargetKv(const AttentionConfig& attention, TargetSequence* sequence,

@@ -47,11 +47,13 @@ bool WantsScores(const StepItem& item) {
 
 absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(TargetModel* target,
                                                          int64_t tap_floats,
-                                                         int32_t max_block) {
+                                                         int32_t max_block,
+                                                         bool huge_pages) {
   const TargetConfig& config = target->config();
   DELTAEDGE_ASSIGN_OR_RETURN(
       SpareStates spare,
-      SpareStates::Create(TargetRecurrentShape(config, /*block_rows=*/1)));
+      SpareStates::Create(TargetRecurrentShape(
+          config, /*block_rows=*/1, Rollback::kJournal, huge_pages)));
   std::unique_ptr<Stepper> stepper(
       new Stepper(target, tap_floats, max_block, std::move(spare)));
   DELTAEDGE_ASSIGN_OR_RETURN(

@@ -85,10 +85,11 @@ class Stepper {
   static constexpr int32_t kMaxSharedRows = 64;
 
   // `taps`: floats of a tapped row, 0 without a draft model. `max_block`: rows
-  // of the longest block. ResourceExhausted: no memory.
-  static absl::StatusOr<std::unique_ptr<Stepper>> Create(TargetModel* target,
-                                                         int64_t tap_floats,
-                                                         int32_t max_block);
+  // of the longest block. `huge_pages`: as the sequences'. ResourceExhausted:
+  // no memory.
+  static absl::StatusOr<std::unique_ptr<Stepper>> Create(
+      TargetModel* target, int64_t tap_floats, int32_t max_block,
+      bool huge_pages = true);
 
   // Runs all of `items`, of different sequences, in as few passes as the
   // buffers allow; drafts and blocks of a pass share each weight that is read,

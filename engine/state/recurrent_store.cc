@@ -27,9 +27,10 @@ absl::StatusOr<std::vector<AlignedArray<float>>> AllocateArrays(
 // longer.
 absl::StatusOr<AlignedBuffer> AllocateStates(const RecurrentShape& shape,
                                              const char* what) {
-  return AlignedBuffer::AllocateHugePages(
-      shape.layers * shape.state_floats * static_cast<int64_t>(sizeof(float)),
-      what);
+  const int64_t size_bytes =
+      shape.layers * shape.state_floats * static_cast<int64_t>(sizeof(float));
+  return shape.huge_pages ? AlignedBuffer::AllocateHugePages(size_bytes, what)
+                          : AlignedBuffer::Allocate(size_bytes, what);
 }
 
 }  // namespace

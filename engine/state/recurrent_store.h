@@ -27,6 +27,7 @@ struct RecurrentShape {
   int64_t column_floats = 0;  // One raw column of the convolution.
   int32_t block_rows = 1;     // T_max
   Rollback rollback = Rollback::kJournal;
+  bool huge_pages = true;  // Asked for, for states.
 
   // States of a layer: one, or with slots one more than a block has rows.
   int32_t state_columns() const {

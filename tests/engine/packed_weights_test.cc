@@ -29,6 +29,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/emulated.h"
 #include "tests/testing/random.h"
 #include "tests/testing/resident_bytes.h"
 #include "tools/make_random/make_random.h"
@@ -275,6 +276,16 @@ TEST_F(PackedWeightsTest, ManyStartsAtOnce) {
   ExpectMapped();
 }
 
+int MappingsThatWantHugePages() {
+  std::ifstream maps("/proc/self/smaps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += absl::StartsWith(line, "VmFlags:") &&
+             absl::StrContains(line + " ", " hg ");
+  }
+  return count;
+}
+
 // Memory of the second start: the packed weights once, and hardly any of the
 // model file, however large the pages are that the system's cache keeps it in.
 TEST(PackedMemoryTest, TheModelFileIsNotResidentAsWell) {
@@ -322,6 +333,26 @@ TEST(PackedMemoryTest, TheModelFileIsNotResidentAsWell) {
     const auto packed = testing::ResidentBytesOfFile(name + ".packed");
     EXPECT_LT(packed, 1.05 * file_bytes);
     EXPECT_EQ(packed > 0.5 * file_bytes, mapped);
+  }
+
+  // An emulator keeps the wish to itself.
+  if (!testing::Emulated()) {
+    for (const auto where : {EngineOptions::PackedWeights::kFile,
+                             EngineOptions::PackedWeights::kMemory}) {
+      options.packed_weights = where;
+      for (const bool huge_pages : {false, true}) {
+        options.huge_pages = huge_pages;
+        const int before = MappingsThatWantHugePages();
+        auto engine = Engine::Open({path, ""}, options);
+        ASSERT_TRUE(engine.ok()) << engine.status();
+        const int weights = MappingsThatWantHugePages();
+        auto session = (*engine)->NewSession();
+        ASSERT_TRUE(session.ok()) << session.status();
+        const int states = MappingsThatWantHugePages();
+        EXPECT_EQ(weights > before, huge_pages);
+        EXPECT_EQ(states > weights, huge_pages);
+      }
+    }
   }
   fs::remove_all(folder);
 }
