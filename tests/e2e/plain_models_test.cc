@@ -479,7 +479,7 @@ TEST(PlainModelsTest, RandomShapes) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     RandomModelOptions options;
-    options.seed = seed;
+    options.numbers.seed = seed;
     options.byte_tokenizer = false;
     ASSERT_EQ(MakeRandomTarget(RandomShape(seed), path, options),
               absl::OkStatus());
@@ -496,7 +496,7 @@ TEST(PlainModelsTest, DraftsOfRandomShapes) {
     Random random(seed);
     const TargetConfig shape = RandomShape(seed);
     RandomModelOptions made;
-    made.seed = seed;
+    made.numbers.seed = seed;
     made.byte_tokenizer = false;
     ASSERT_EQ(MakeRandomTarget(shape, target_path, made), absl::OkStatus());
     ASSERT_EQ(MakeRandomDraft(RandomDraftShape(shape, &random), target_path,

@@ -100,13 +100,14 @@ TEST(BenchTest, JsonLines) {
       std::string(kQuick) + "--format=json --draft_tokens=max,auto --target=" +
       Model("t") + " --draft=" + Model("t_draft")));
   ASSERT_FALSE(lines.empty());
-  EXPECT_THAT(Names(lines[0]),
-              UnorderedElementsAre(
-                  "test", "model", "weights", "threads", "cpu", "kernels",
-                  "products", "packed_weights", "draft_block",
-                  "weight_bytes_per_token", "state_bytes_per_token",
-                  "kv_bytes_per_position", "read_gb_per_second",
-                  "read_gb_per_second_min", "read_gb_per_second_max"));
+  EXPECT_THAT(
+      Names(lines[0]),
+      UnorderedElementsAre("test", "model", "weights", "threads", "cpu",
+                           "kernels", "products", "packed_weights",
+                           "draft_block", "weight_bytes_per_token",
+                           "state_bytes_per_token", "kv_bytes_per_position",
+                           "thread_placement", "read_gb_per_second",
+                           "read_gb_per_second_min", "read_gb_per_second_max"));
   EXPECT_EQ(lines[0]["test"], "setup");
   const std::string k = std::to_string(lines[0]["draft_block"].get<int>() - 1);
   EXPECT_THAT(CheckedKeys(lines, "f32"),
