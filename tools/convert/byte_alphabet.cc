@@ -27,6 +27,7 @@ bool ByteAlphabet::Decode(absl::string_view text, std::string* bytes) const {
     const size_t length = NextUtf8(text).bytes;
     if (length > 2) return false;
     const unsigned lead = static_cast<unsigned char>(text[0]);
+    if (length == 1 && lead >= 0x80) return false;  // No character.
     const unsigned code =
         length == 1
             ? lead

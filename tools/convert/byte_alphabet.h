@@ -17,8 +17,8 @@ class ByteAlphabet {
  public:
   ByteAlphabet();
 
-  // The bytes that `text`, in UTF-8, stands for. False: one of its characters
-  // is not of the alphabet.
+  // The bytes that `text`, in UTF-8, stands for. False: it is not UTF-8, or one
+  // of its characters is not of the alphabet.
   bool Decode(absl::string_view text, std::string* bytes) const;
 
   // The other way round.

@@ -38,6 +38,7 @@
 #include "tools/convert/gguf_config.h"
 #include "tools/convert/gguf_tokenizer.h"
 #include "tools/convert/hf_config.h"
+#include "tools/convert/printable_name.h"
 #include "tools/convert/random_access_file.h"
 #include "tools/convert/safetensors.h"
 #include "tools/convert/tensor_map.h"
@@ -109,6 +110,7 @@ void Change(const MappedTensor& tensor, std::vector<float>* values) {
   if (!tensor.columns.empty()) MoveColumns(tensor.columns, values);
   switch (tensor.change) {
     case TensorChange::kNone:
+    case TensorChange::kNegative:
       return;
     case TensorChange::kAddOne:
       for (float& value : *values) value = 1.0f + value;
@@ -146,9 +148,9 @@ absl::Status CheckFinite(absl::Span<const float> values, int64_t first,
   const auto bad = std::find_if(values.begin(), values.end(), [](float value) {
     return !std::isfinite(value);
   });
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": tensor ", tensor, " gives ", *bad, " at element ",
-                   first + (bad - values.begin()), "; weights are finite"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": tensor ", PrintableName(tensor), " gives ", *bad, " at element ",
+      first + (bad - values.begin()), "; weights are finite"));
 }
 
 // Rows [first, first + rows) of a matrix of the checkpoint.
@@ -293,14 +295,23 @@ class Conversion {
           absl::StrCat(options_.input, ": is a target; a target of its own (",
                        options_.target, ") is for drafts only"));
     }
+    if (options_.sliding_mask.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          options_.input, ": is a target; sliding_mask is for drafts only"));
+    }
+    if (options_.recipe.experts.has_value() && target.config.moe.experts == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          options_.input, ": has no experts, whose type could be chosen"));
+    }
     summary_.kind = contents_.kind = ModelKind::kTarget;
     contents_.target = target.config;
     contents_.target.name = summary_.name;
     if (gguf_.has_value()) {
       const bool tiled =
           gguf_->metadata()["general.architecture"] != "qwen3next";
-      DELTAEDGE_ASSIGN_OR_RETURN(map_,
-                                 MapGgufTarget(*gguf_, tiled, target.config));
+      DELTAEDGE_ASSIGN_OR_RETURN(
+          map_, MapGgufTarget(*gguf_, tiled, target.predicting_layers,
+                              target.config));
     } else {
       DELTAEDGE_ASSIGN_OR_RETURN(
           map_, MapTarget(*folder_, target.tied, &contents_.target));
@@ -484,14 +495,25 @@ class Conversion {
                        checkpoint().PathOf(*part.source));
   }
 
-  // Adds `count` elements of `part`, from `first` on, to `values_`.
-  absl::Status Read(const SourcePart& part, int64_t first, int64_t count) {
+  // Adds `count` elements of `part`, from `first` on, to `values_`. `change` is
+  // what will happen to them.
+  absl::Status Read(const SourcePart& part, TensorChange change, int64_t first,
+                    int64_t count) {
     values_.resize(values_.size() + count);
     const absl::Span<float> values =
         absl::MakeSpan(values_).subspan(values_.size() - count);
     DELTAEDGE_RETURN_IF_ERROR(
         checkpoint().ReadFloats(*part.source, part.first + first, values));
-    return Check(part, first, values);
+    DELTAEDGE_RETURN_IF_ERROR(Check(part, first, values));
+    if (change != TensorChange::kNegative) return absl::OkStatus();
+    const auto bad = std::find_if(values.begin(), values.end(),
+                                  [](float value) { return value >= 0; });
+    if (bad == values.end()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint().PathOf(*part.source), ": tensor ",
+        PrintableName(part.name), " holds ", *bad, " at element ",
+        part.first + first + (bad - values.begin()),
+        "; numbers below zero are expected, which are -exp(A_log)"));
   }
 
   absl::Status WriteTensor(const MappedTensor& tensor, WeightWriter* writer) {
@@ -510,8 +532,8 @@ class Conversion {
           whole ? part.elements
                 : WeightWriter::PieceOf(tensor.spec, kPieceElements);
       for (int64_t done = 0; done < part.elements; done += piece) {
-        DELTAEDGE_RETURN_IF_ERROR(
-            Read(part, done, std::min(piece, part.elements - done)));
+        DELTAEDGE_RETURN_IF_ERROR(Read(part, tensor.change, done,
+                                       std::min(piece, part.elements - done)));
         if (whole && static_cast<int64_t>(values_.size()) < elements) continue;
         Change(tensor, &values_);
         if (tensor.change == TensorChange::kNegExp) {

@@ -22,6 +22,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/convert/json.h"
 #include "tools/convert/number_bits.h"
+#include "tools/convert/printable_name.h"
 #include "tools/convert/random_access_file.h"
 #include "tools/convert/tensor_source.h"
 

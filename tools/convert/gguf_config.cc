@@ -22,6 +22,7 @@
 #include "tools/convert/gguf.h"
 #include "tools/convert/hf_config.h"
 #include "tools/convert/json_section.h"
+#include "tools/convert/printable_name.h"
 #include "tools/convert/tensor_source.h"
 
 namespace deltaedge {
@@ -113,7 +114,8 @@ int32_t ReadLayerCount(JsonSection* keys) {
   return keys->ok() ? count : 0;
 }
 
-std::vector<LayerKind> ReadTargetLayers(JsonSection* keys) {
+// Sets `config.layers` and `predicting_layers`.
+void ReadTargetLayers(JsonSection* keys, HfTarget* target) {
   const int32_t blocks = ReadLayerCount(keys);
   const int32_t predicting =
       keys->OptionalInt("nextn_predict_layers").value_or(0);
@@ -128,15 +130,14 @@ std::vector<LayerKind> ReadTargetLayers(JsonSection* keys) {
   if (keys->ok() && interval < 1) {
     keys->Refuse("full_attention_interval", "at least 1 is expected");
   }
-  if (!keys->ok()) return {};
-  std::vector<LayerKind> layers;
+  if (!keys->ok()) return;
+  target->predicting_layers = predicting;
   for (int32_t i = 0; i < blocks - predicting; ++i) {
     const bool full =
         recurrent.empty() ? (i + 1) % interval == 0 : !recurrent[i];
-    layers.push_back(full ? LayerKind::kFullAttention
-                          : LayerKind::kGatedDeltaNet);
+    target->config.layers.push_back(full ? LayerKind::kFullAttention
+                                         : LayerKind::kGatedDeltaNet);
   }
-  return layers;
 }
 
 void ReadFeedForward(const Gguf& file, bool moe, TargetConfig* config,
@@ -231,7 +232,8 @@ absl::StatusOr<HfTarget> ReadTarget(const Gguf& file, bool moe,
   config.tied_head = file.Find("output.weight") == nullptr;
   config.gdn = ReadGdn(keys);
   config.attention = ReadAttention(keys);
-  config.layers = ReadTargetLayers(keys);
+  keys->Expect("attention.causal", true);
+  ReadTargetLayers(keys, &target);
   ReadFeedForward(file, moe, &config, keys);
   target.tied = config.tied_head;
   target.eos_tokens = ReadEosTokens(file, config.vocab_size, status);
@@ -323,6 +325,35 @@ absl::StatusOr<HfDraft> ReadDraft(const Gguf& file,
   return draft;
 }
 
+// Adds what keys beside the architecture's may change: how texts become ids, or
+// what else belongs to the model.
+void AddOtherKeys(const Gguf& file, std::vector<std::string>* unknown) {
+  const std::string& path = file.files()[0].path();
+  absl::Status status;
+  for (const char* prefix : {"tokenizer.", "adapter.", "clip."}) {
+    const Json under = KeysUnder(file.metadata(), prefix);
+    JsonSection keys(under, prefix, path, &status);
+    if (absl::string_view(prefix) == "tokenizer.") {
+      // What ReadGgufTokenizer() reads, and what it need not.
+      keys.Ignore({"ggml.model", "ggml.pre", "ggml.tokens", "ggml.token_type",
+                   "ggml.merges", "ggml.normalizer.nfc", "ggml.add_bos_token",
+                   "ggml.add_eos_token", "ggml.add_space_prefix", "ggml.scores",
+                   "ggml.token_type_count", "chat_template", "chat_templates",
+                   "huggingface.json"});
+      for (const auto& [key, value] : under.items()) {
+        // Which ids have a role.
+        if (absl::EndsWith(key, "_token_id") ||
+            absl::StartsWith(key, "chat_template.")) {
+          keys.Ignore({key});
+        }
+      }
+    }
+    for (std::string& key : keys.UnknownKeys()) {
+      unknown->push_back(std::move(key));
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<HfConfig> ReadGgufConfig(const Gguf& file,
@@ -353,7 +384,8 @@ absl::StatusOr<HfConfig> ReadGgufConfig(const Gguf& file,
     DELTAEDGE_ASSIGN_OR_RETURN(config.model,
                                ReadDraft(file, options, &keys, &status));
   }
-  config.ignored_keys = keys.UnknownKeys();
+  config.ignored_keys = keys.UnknownKeys(/*false_is_neutral=*/false);
+  AddOtherKeys(file, &config.ignored_keys);
   if (!config.ignored_keys.empty() && !options.ignore_unknown_keys) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": ", absl::StrJoin(config.ignored_keys, ", "),

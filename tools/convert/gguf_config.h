@@ -24,8 +24,11 @@ namespace deltaedge {
 //                  these models
 //   target_layers  dflash.target_layers less 1: they count from the embedding
 //
-// Errors are those of ParseHfConfig(), about keys under the architecture's
-// name. An architecture that is none of these is Unimplemented.
+// Errors are those of ParseHfConfig(). Keys that are not known are looked for
+// under the architecture's name, where even false says something, and under
+// "tokenizer.", "adapter." and "clip."; those of the tokenizer are known that
+// ReadGgufTokenizer() reads, and ids of tokens with a role. An architecture
+// that is none of these is Unimplemented.
 absl::StatusOr<HfConfig> ReadGgufConfig(const Gguf& file,
                                         const HfConfigOptions& options = {});
 

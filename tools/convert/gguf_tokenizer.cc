@@ -164,11 +164,17 @@ class TokenizerReader {
       }
       return absl::OkStatus();
     }
-    if (type != kControl && type != kUserDefined) {
+    if (!(type == kControl || type == kUserDefined)) {
       return Wrong(
           kTypes, i,
           absl::StrCat("is ", ShortJson(type), "; supported are ", kNormal,
                        ", ", kControl, ", ", kUserDefined, " and ", kUnused));
+    }
+    const auto [same, first] = added_ids_.emplace(*text, id);
+    if (!first) {
+      return Wrong(kTokens, i,
+                   absl::StrCat("is ", ShortJson(token), ", the text of token ",
+                                same->second, " too"));
     }
     AddedToken added;
     added.id = id;
@@ -219,6 +225,7 @@ class TokenizerReader {
   const ByteAlphabet alphabet_;
   TokenizerTables tables_;
   absl::flat_hash_map<std::string, TokenId> ids_;  // Of tokens of the merges.
+  absl::flat_hash_map<std::string, TokenId> added_ids_;
 };
 
 // The texts of tokens that a template may print, by name.

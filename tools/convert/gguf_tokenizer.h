@@ -31,6 +31,8 @@ namespace deltaedge {
 // Whether a token is special is not told one to one: what writes these files
 // takes every added token of the form <|...|> for one.
 //
+// Other keys are ReadGgufConfig()'s to refuse.
+//
 // Unimplemented: another model or pre-tokenizer, or a token that is to be put
 // before or behind every text. InvalidArgument: a key that is missing or of
 // another type, tokens and merges that do not fit together. All messages name

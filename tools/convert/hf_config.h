@@ -3,6 +3,7 @@
 #ifndef DELTAEDGE_TOOLS_CONVERT_HF_CONFIG_H_
 #define DELTAEDGE_TOOLS_CONVERT_HF_CONFIG_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <variant>
@@ -24,6 +25,9 @@ struct HfTarget {
   std::optional<bool> tied;
   // Ids that end generation, in the file's order.
   std::vector<TokenId> eos_tokens;
+  // Of a GGUF file: layers that predict further tokens, numbered on from those
+  // of `config`.
+  int32_t predicting_layers = 0;
 };
 
 // What config.json of a DFlash draft says, in either generation of the format.

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "tools/convert/printable_name.h"
 #include "tools/convert/random_access_file.h"
 
 namespace deltaedge {
@@ -44,7 +45,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool key(std::string& value) override {
     const auto [slot, added] = open_.back()->emplace(value, nullptr);
     if (!added) {
-      error_ = absl::StrCat("key \"", value, "\" occurs twice");
+      error_ = absl::StrCat("key ", QuotedName(value), " occurs twice");
       return false;
     }
     slot_ = &*slot;

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 #include "tools/convert/json.h"
+#include "tools/convert/printable_name.h"
 
 namespace deltaedge {
 namespace {
@@ -142,7 +143,8 @@ const Json* JsonSection::OptionalObject(absl::string_view key) {
 
 void JsonSection::Expect(absl::string_view key, const Json& value) {
   const Json* const found = Find(key);
-  if (found != nullptr && *found != value) {
+  // Not `!=`, which is false for a NaN.
+  if (found != nullptr && !(*found == value)) {
     Refuse(key, absl::StrCat("only ", ShortJson(value), " is supported"));
   }
 }
@@ -151,11 +153,11 @@ void JsonSection::Ignore(std::initializer_list<absl::string_view> keys) {
   for (const absl::string_view key : keys) known_.emplace(key);
 }
 
-std::vector<std::string> JsonSection::UnknownKeys() const {
+std::vector<std::string> JsonSection::UnknownKeys(bool false_is_neutral) const {
   std::vector<std::string> unknown;
   for (const auto& [key, value] : object_.items()) {
     const bool neutral =
-        value.is_null() || value == Json(false) ||
+        value.is_null() || (false_is_neutral && value == Json(false)) ||
         (value.is_string() && value.get_ref<const std::string&>().empty()) ||
         (value.is_structured() && value.empty());
     if (neutral || known_.contains(key)) continue;
@@ -177,7 +179,7 @@ void JsonSection::Refuse(absl::string_view key, absl::string_view allowed) {
 }
 
 std::string JsonSection::Name(absl::string_view key) const {
-  return absl::StrCat(prefix_, key);
+  return PrintableName(absl::StrCat(prefix_, key));
 }
 
 }  // namespace deltaedge

@@ -59,9 +59,9 @@ class JsonSection {
   // These keys say nothing about the mathematics.
   void Ignore(std::initializer_list<absl::string_view> keys);
 
-  // Keys that nobody asked for and whose value is not null, false or empty, as
-  // "prefix.key = value".
-  std::vector<std::string> UnknownKeys() const;
+  // Keys that nobody asked for and whose value is not null, empty or, if that
+  // `is_neutral`, false, as "prefix.key = value".
+  std::vector<std::string> UnknownKeys(bool false_is_neutral = true) const;
 
   // Sets the shared status unless it is an error already: "file: prefix.key
   // what".
@@ -69,6 +69,7 @@ class JsonSection {
   // The same for a key that has a value: "file: prefix.key is value; allowed".
   void Refuse(absl::string_view key, absl::string_view allowed);
 
+  // "prefix.key", for messages.
   std::string Name(absl::string_view key) const;
   bool ok() const { return status_->ok(); }
 

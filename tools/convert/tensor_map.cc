@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
@@ -23,6 +23,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/model/config.h"
 #include "engine/model/tensor_list.h"
+#include "tools/convert/printable_name.h"
 #include "tools/convert/tensor_source.h"
 
 namespace deltaedge {
@@ -101,7 +102,7 @@ constexpr NamePair kGgufTargetNames[] = {
     {"gdn.in_b", "ssm_beta.weight", TensorChange::kNone},
     {"gdn.in_a", "ssm_alpha.weight", TensorChange::kNone},
     {"gdn.conv", "ssm_conv1d.weight", TensorChange::kConvTaps},
-    {"gdn.neg_exp_a", "ssm_a", TensorChange::kNone},
+    {"gdn.neg_exp_a", "ssm_a", TensorChange::kNegative},
     {"gdn.dt_bias", "ssm_dt.bias", TensorChange::kNone},
     {"gdn.norm", "ssm_norm.weight", TensorChange::kNone},
     {"gdn.out", "ssm_out.weight", TensorChange::kNone},
@@ -180,8 +181,9 @@ absl::StatusOr<std::optional<std::string>> FindByEnd(
     }
     if (found.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(checkpoint.PathOf(entry), ": tensors ", *found, " and ",
-                       name, " both end in ", last, "; one is expected"));
+          absl::StrCat(checkpoint.PathOf(entry), ": tensors ",
+                       PrintableName(*found), " and ", PrintableName(name),
+                       " both end in ", last, "; one is expected"));
     }
     found = name;
   }
@@ -291,7 +293,7 @@ class Mapper {
       const absl::string_view use = foreign_use(name);
       if (use.empty()) {
         return absl::InvalidArgumentError(absl::StrCat(
-            checkpoint_.PathOf(entry), ": tensor ", name, " ",
+            checkpoint_.PathOf(entry), ": tensor ", PrintableName(name), " ",
             ShapeText(entry.shape), " has no place in the model that ",
             checkpoint_.config_name(), " describes"));
       }
@@ -317,11 +319,11 @@ class Mapper {
     const SourceTensor* const source = checkpoint_.Find(name);
     if (source == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat(Where(), ": tensor ", name,
+          absl::StrCat(Where(), ": tensor ", PrintableName(name),
                        " is missing; its shape would be ", ShapeText(shape)));
     }
-    const std::string tensor =
-        absl::StrCat(checkpoint_.PathOf(*source), ": tensor ", name);
+    const std::string tensor = absl::StrCat(checkpoint_.PathOf(*source),
+                                            ": tensor ", PrintableName(name));
     if (!source->is_float) {
       return absl::InvalidArgumentError(
           absl::StrCat(tensor, " is of type ", source->dtype,
@@ -616,6 +618,7 @@ absl::StatusOr<TensorMap> MapDraft(const TensorSource& checkpoint,
 
 absl::StatusOr<TensorMap> MapGgufTarget(const TensorSource& checkpoint,
                                         bool tiled_heads,
+                                        int32_t predicting_layers,
                                         const TargetConfig& config) {
   Mapper mapper(checkpoint, kGgufTargetNames, /*drops_ones=*/true);
   for (const TensorSpec& spec : TensorSpecs(config)) {
@@ -624,13 +627,13 @@ absl::StatusOr<TensorMap> MapGgufTarget(const TensorSource& checkpoint,
                                              tiled_heads, config, &mapper));
   }
   // Layers that predict further tokens stand behind the model's own.
+  absl::flat_hash_set<std::string> predicting;
+  for (int32_t i = 0; i < predicting_layers; ++i) {
+    predicting.insert(absl::StrCat(kGgufLayers, config.layers.size() + i, "."));
+  }
   return mapper.Finish([&](absl::string_view name) -> absl::string_view {
-    int64_t layer = 0;
-    return absl::ConsumePrefix(&name, kGgufLayers) &&
-                   absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) &&
-                   layer >= static_cast<int64_t>(config.layers.size())
-               ? kPrediction
-               : "";
+    const size_t end = name.find('.', sizeof(kGgufLayers) - 1) + 1;
+    return predicting.contains(name.substr(0, end)) ? kPrediction : "";
   });
 }
 

@@ -21,6 +21,7 @@ enum class TensorChange {
   kAddOne,    // Norms that multiply by 1 + w (docs/models.md 1.2).
   kNegExp,    // A_log: -exp(w), computed in double.
   kConvTaps,  // [channels, 4] to [4, channels].
+  kNegative,  // None, but all numbers must be below zero, as -exp() is.
 };
 
 // Whole rows of a tensor of the checkpoint, which `source` points into.
@@ -78,10 +79,12 @@ absl::StatusOr<TensorMap> MapDraft(const TensorSource& checkpoint,
 // The same for the names and layouts of GGUF files, where norms hold 1 + w, the
 // decay is -exp(A_log), and extents of one may be missing. `tiled_heads`: value
 // heads are not grouped by key head but go round all key heads, as in every
-// architecture but "qwen3next". `config.tied_head` is settled. Layers behind
-// the config's predict further tokens and are skipped.
+// architecture but "qwen3next". `config.tied_head` is settled. The
+// `predicting_layers` behind the config's predict further tokens and are
+// skipped.
 absl::StatusOr<TensorMap> MapGgufTarget(const TensorSource& checkpoint,
                                         bool tiled_heads,
+                                        int32_t predicting_layers,
                                         const TargetConfig& config);
 absl::StatusOr<TensorMap> MapGgufDraft(const TensorSource& checkpoint,
                                        const DraftConfig& config);

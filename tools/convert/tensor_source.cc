@@ -2,12 +2,10 @@
 
 #include "tools/convert/tensor_source.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -33,12 +31,6 @@ absl::Status TensorSource::CheckRange(const SourceTensor& entry, int64_t first,
 
 std::string ShapeText(absl::Span<const int64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
-
-std::string QuotedName(absl::string_view name) {
-  constexpr size_t kMaxLength = 120;
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(name.substr(0, kMaxLength)),
-                      name.size() > kMaxLength ? "...\"" : "\"");
 }
 
 }  // namespace deltaedge

@@ -74,9 +74,6 @@ class TensorSource {
 // "[4, 16]", for messages.
 std::string ShapeText(absl::Span<const int64_t> shape);
 
-// A name from a file, made fit for a message.
-std::string QuotedName(absl::string_view name);
-
 }  // namespace deltaedge
 
 #endif  // DELTAEDGE_TOOLS_CONVERT_TENSOR_SOURCE_H_

@@ -123,6 +123,8 @@ TEST_F(ConvertCliTest, RefusesToConvert) {
                  {{draft, Target("t.gdn"), "--gdn=q8"}, "neither a head"},
                  {{target, "--sliding_mask=both"},
                   "--sliding_mask is \"both\"; allowed is causal or symmetric"},
+                 {{target, "--sliding_mask=causal"}, "is for drafts only"},
+                 {{target, "--experts=q8"}, "has no experts"},
                  {{draft}, "is a draft"},
                  {{target, Target("t.gdn")}, "is a target"},
                  {{"--input=/nowhere"}, "/nowhere/config.json"},

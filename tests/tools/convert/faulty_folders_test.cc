@@ -280,6 +280,8 @@ TEST(FaultyFoldersTest, Config) {
           Edited("two flags that disagree", "/tie_word_embeddings", "false",
                  {"tie_word_embeddings is false",
                   "text_config.tie_word_embeddings"}),
+          Edited("a key that would steer a terminal", "/text_config/a\x1B[2J\n",
+                 "1", {"text_config.a\\033[2J\\n = 1", "not known"}),
           Edited("a key that nobody knows", "/text_config/residual_multiplier",
                  "0.22",
                  {"text_config.residual_multiplier = 0.22", "not known",
@@ -371,6 +373,11 @@ TEST(FaultyFoldersTest, Shards) {
                            "model.language_model.layers.0.mlp.bias");
            },
            {"model.language_model.layers.0.mlp.bias", "has no place"}},
+          {"a name that would steer a terminal",
+           [](const Folder& folder) {
+             folder.Rename("mtp.norm.weight", "a\x1B[2J\n");
+           },
+           {"tensor a\\033[2J\\n [64] has no place"}},
           {"weights of 8 bits",
            [&](const Folder& folder) {
              folder.EditEntry(gate, [](Json* entry) {

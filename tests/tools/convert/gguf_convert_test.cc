@@ -605,6 +605,24 @@ TEST(GgufConvertTest, LayersThatPredictAreSkipped) {
   EXPECT_TRUE(ReadBytes(temp / "plain.gdn") == ReadBytes(temp / "out.gdn"));
 }
 
+// Nothing is skipped but these, whatever its name looks like.
+TEST(GgufConvertTest, OnlyLayersThatPredictAreSkipped) {
+  const TempFolder temp;
+  for (const char* name :
+       {"blk.9.attn_norm.weight", "blk.1000000.evil", "blk.+8.x", "blk. 8 .x",
+        "blk.08.x", "blk.8", "blk.-1.x", "blk..x", "blk.4294967304.x"}) {
+    GgufModel model = Exporter(Golden("tiny-qwen35"), "qwen35", kF32).Target(1);
+    model.tensors[name] = {{{5}, std::vector<float>(5)}, kF32};
+    const auto summary = Convert(model.Write(temp), temp / "out.gdn");
+    EXPECT_THAT(summary.status().message(),
+                HasSubstr(absl::StrCat("tensor ", name, " [5] has no place")));
+  }
+  // Fewer layers than there are, none of which is said to predict.
+  GgufModel model = Exporter(Golden("tiny-qwen35"), "qwen35", kF32).Target(-4);
+  EXPECT_THAT(Convert(model.Write(temp), temp / "out.gdn").status().message(),
+              HasSubstr("tensor blk.4.attn_gate.weight [64, 64] has no place"));
+}
+
 class RefusalTest : public ::testing::Test {
  protected:
   GgufModel Model(const char* architecture = "qwen35",
@@ -655,6 +673,40 @@ TEST_F(RefusalTest, TensorsThatDoNotFit) {
               HasSubstr("tensor blk.0.ssm_out.weight gives inf at element 70"));
 }
 
+// What exporters that leave -exp() out write, zero, and what is no number.
+TEST_F(RefusalTest, DecaysThatAreNotBelowZero) {
+  for (const auto& [value, text] :
+       std::vector<std::pair<float, std::string>>{{0.5f, "holds 0.5"},
+                                                  {0.0f, "holds 0"},
+                                                  {-0.0f, "holds -0"},
+                                                  {NAN, "gives nan"},
+                                                  {-INFINITY, "gives -inf"}}) {
+    GgufModel model = Model();
+    Find(&model, "blk.1.ssm_a")->second.first.values[2] = value;
+    EXPECT_THAT(Error(model),
+                HasSubstr(absl::StrCat("model.gguf: tensor blk.1.ssm_a ", text,
+                                       " at element 2; ")));
+  }
+}
+
+TEST_F(RefusalTest, NamesAreFitForATerminal) {
+  const std::string name = "a\x1B[2J\n\x9B" + std::string(100000, 'x');
+  const auto check = [&](const GgufModel& model, const std::string& before) {
+    const std::string error = Error(model);
+    EXPECT_THAT(error, HasSubstr(before + "a\\033[2J\\n\\233xxx"));
+    EXPECT_LT(error.size(), 1000u);
+    EXPECT_EQ(error.find_first_of("\n\x1B\x9B"), std::string::npos);
+  };
+  GgufModel tensor = Model();
+  tensor.tensors[name] = {{{3}, {1, 2, 3}}, kF32};
+  check(tensor, "tensor ");
+  GgufModel key = Model();
+  key.keys.U32("qwen35." + name, 1);
+  check(key, "qwen35.");
+  key.keys.U32("qwen35." + name, 1);
+  check(key, "key \"qwen35.");
+}
+
 TEST_F(RefusalTest, KeysThatAreNotKnown) {
   GgufModel model = Model();
   model.keys.F32("qwen35.logit_scale", 0.5f);
@@ -674,6 +726,43 @@ TEST_F(RefusalTest, KeysThatAreNotKnown) {
       Contains("qwen35.logit_scale = 0.5 is not known and was ignored"));
 }
 
+TEST_F(RefusalTest, KeysBesideTheArchitecturesThatAreNotKnown) {
+  const auto with = [&](const std::function<void(GgufWriter*)>& change) {
+    GgufModel model = Model();
+    change(&model.keys);
+    return Error(model);
+  };
+  for (const std::string key :
+       {"tokenizer.ggml.normalizer.lowercase",
+        "tokenizer.ggml.remove_extra_whitespaces",
+        "tokenizer.ggml.add_sep_token", "clip.has_vision_encoder"}) {
+    EXPECT_THAT(with([&](GgufWriter* k) { k->Bool(key, true); }),
+                HasSubstr(key + " = true is not known"));
+    EXPECT_EQ(with([&](GgufWriter* k) { k->Bool(key, false); }), "");
+  }
+  EXPECT_THAT(
+      with([](GgufWriter* k) {
+        k->Array("tokenizer.ggml.precompiled_charsmap", 0, 2, "ab");
+      }),
+      HasSubstr("tokenizer.ggml.precompiled_charsmap = [97,98] is not"));
+  EXPECT_EQ(with([](GgufWriter* k) {
+              k->Array("tokenizer.ggml.precompiled_charsmap", 0, 0, "");
+            }),
+            "");
+  EXPECT_THAT(with([](GgufWriter* k) { k->Text("adapter.type", "lora"); }),
+              HasSubstr("adapter.type = \"lora\" is not known"));
+  // What real files have besides.
+  EXPECT_EQ(with([](GgufWriter* k) {
+              k->U32("tokenizer.ggml.padding_token_id", 3)
+                  .U32("tokenizer.ggml.fim_pre_token_id", 4)
+                  .Bool("tokenizer.ggml.add_bos_token", false)
+                  .Text("tokenizer.chat_template.tool_use", "x")
+                  .U32("general.quantization_version", 2)
+                  .U32("quantize.imatrix.entries_count", 7);
+            }),
+            "");
+}
+
 TEST_F(RefusalTest, KeysThatSaySomethingElse) {
   const auto with = [&](const std::function<void(GgufWriter*)>& change) {
     GgufModel model = Model();
@@ -683,6 +772,19 @@ TEST_F(RefusalTest, KeysThatSaySomethingElse) {
   EXPECT_THAT(
       with([](GgufWriter* k) { k->Text("qwen35.rope.scaling.type", "yarn"); }),
       HasSubstr("qwen35.rope.scaling.type is \"yarn\"; only \"none\""));
+  EXPECT_THAT(
+      with([](GgufWriter* k) { k->Bool("qwen35.attention.causal", false); }),
+      HasSubstr("qwen35.attention.causal is false; only true is supported"));
+  EXPECT_EQ(
+      with([](GgufWriter* k) { k->Bool("qwen35.attention.causal", true); }),
+      "");
+  EXPECT_THAT(with([](GgufWriter* k) { k->Bool("qwen35.scaled", false); }),
+              HasSubstr("qwen35.scaled = false is not known"));
+  for (const char* key : {"qwen35.vocab_size", "qwen35.expert_gating_func",
+                          "qwen35.expert_weights_norm"}) {
+    EXPECT_THAT(with([&](GgufWriter* k) { k->F32(key, NAN); }),
+                HasSubstr(absl::StrCat(key, " is null; only ")));
+  }
   EXPECT_THAT(with([](GgufWriter* k) { k->U32("qwen35.vocab_size", 500); }),
               HasSubstr("qwen35.vocab_size is 500; only 512"));
   EXPECT_THAT(with([](GgufWriter* k) { k->Text("general.type", "adapter"); }),

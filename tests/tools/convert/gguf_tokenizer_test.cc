@@ -2,6 +2,8 @@
 
 #include "tools/convert/gguf_tokenizer.h"
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -28,6 +30,7 @@ using Json = nlohmann::json;
 using ::testing::ElementsAre;
 using testing::GgufWriter;
 using ::testing::HasSubstr;
+using testing::Little;
 using testing::ReadBytes;
 using testing::TempFolder;
 
@@ -207,6 +210,27 @@ TEST(GgufTokenizerTest, RefusalsNameTheKey) {
               HasSubstr("tokenizer.ggml.tokens[7] is \"\"; a text that is"));
   EXPECT_THAT(changed([](Keys* k) { k->tokens[7] = "a b"; }),
               HasSubstr("tokenizer.ggml.tokens[7] is \"a b\", which is not"));
+  for (const char* broken : {"a\xC3", "\xC3\xC3\xA9", "\xE9", "\x80"}) {
+    Keys keys = good;
+    keys.tokens[7] = broken;
+    EXPECT_THAT(error(keys.Writer()), HasSubstr("not written in the byte"))
+        << keys.tokens[7];
+  }
+  EXPECT_THAT(changed([](Keys* k) {
+                for (const size_t id : {7, 9}) {
+                  k->tokens[id] = "<|twice|>";
+                  k->types[id] = 3;
+                }
+              }),
+              HasSubstr("tokenizer.ggml.tokens[9] is \"<|twice|>\", the text "
+                        "of token 7 too"));
+  EXPECT_THAT(error(GgufWriter()
+                        .Text("tokenizer.ggml.model", "gpt2")
+                        .Text("tokenizer.ggml.pre", "qwen2")
+                        .Texts("tokenizer.ggml.tokens", {"a"})
+                        .Array("tokenizer.ggml.token_type", 6, 1, Little(NAN))
+                        .Texts("tokenizer.ggml.merges", {})),
+              HasSubstr("tokenizer.ggml.token_type[0] is null; supported are"));
   EXPECT_THAT(changed([](Keys* k) { k->tokens[7] = k->tokens[3]; }),
               HasSubstr("the text of token 3 too"));
   EXPECT_THAT(changed([](Keys* k) { k->merges[2] = "xx"; }),
