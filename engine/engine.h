@@ -84,7 +84,8 @@ class Engine {
   // share each weight that is read: a chunk of a prompt for a session with one
   // (Session::StartPrefill), a step for one in a loop since Start() that has no
   // token waiting, whether it drafts or not; nothing for one with tokens
-  // waiting or a finish_reason(). Next() then gives the tokens:
+  // waiting, a finish_reason() or a prompt of which StartPrefill() left
+  // nothing. Next() then gives the tokens:
   //
   //   while (!active.empty()) {
   //     auto each = engine->StepMany(active);

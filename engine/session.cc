@@ -109,6 +109,7 @@ class Session::Impl {
       StepAlone(&item);
       DELTAEDGE_RETURN_IF_ERROR(FinishPrefill(item));
     }
+    DropPrompt();
     return absl::OkStatus();
   }
 
@@ -128,7 +129,6 @@ class Session::Impl {
       ++stats_.prefill_tokens;
       tokens.remove_prefix(1);
     }
-    if (tokens.empty()) return absl::OkStatus();
     prompt_.push_back(tokens_.back());
     prompt_.insert(prompt_.end(), tokens.begin(), tokens.end());
     return absl::OkStatus();
@@ -226,7 +226,10 @@ class Session::Impl {
       *item = PrefillItem(EngineImpl::kSharedChunkRows);
       return true;
     }
+    const bool prompt_is_there = !prompt_.empty();
+    DropPrompt();
     if (!run_.started) {
+      if (prompt_is_there) return false;
       return absl::FailedPreconditionError(
           "nothing to run: call StartPrefill or Start first");
     }
@@ -652,7 +655,8 @@ class Session::Impl {
   AlignedArray<float> logits_;  // [1 + draft_tokens, vocab_size], of step_
 
   // A prompt in progress: the anchor and the new tokens, of which the first
-  // prompt_done_ are covered by the state. Empty: none.
+  // prompt_done_ are covered by the state. Empty: none. One token: nothing is
+  // left, which the next StepMany() takes note of.
   std::vector<TokenId> prompt_;
   int64_t prompt_done_ = 0;
 

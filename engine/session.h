@@ -84,7 +84,9 @@ class Session {
   // Prefill() for Engine::StepMany(): takes over a copy of `tokens`, of which
   // every StepMany() with this session appends a chunk, until prefill_left() is
   // 0. Same bits, same errors; until then Prefill, Start, Generate and Next
-  // give FailedPrecondition. Cancel() and Reset() drop what is left.
+  // give FailedPrecondition. Cancel() and Reset() drop what is left. The first
+  // token of a sequence needs no model: of a prompt of one nothing is left at
+  // once, and one StepMany() without Start() is OK and runs nothing.
   absl::Status StartPrefill(absl::Span<const TokenId> tokens);
   int64_t prefill_left() const;  // Tokens.
 

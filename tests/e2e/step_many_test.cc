@@ -734,6 +734,39 @@ TEST_F(StepManyContractTest, PromptsAreCheckedLikePrefills) {
   ASSERT_TRUE(session->StartPrefill({5}).ok());
   EXPECT_EQ(session->prefill_left(), 0);
   EXPECT_EQ(session->tokens(), std::vector<TokenId>{5});
+}
+
+// Whether StepMany() is called first, or only while something is left.
+TEST_F(StepManyContractTest, PromptsOfAnyLength) {
+  for (const int32_t length : {1, 2, 3}) {
+    for (const bool first : {true, false}) {
+      SCOPED_TRACE(length);
+      const auto session = NewSession(*engine_);
+      ASSERT_TRUE(session->StartPrefill(Prompt(length)).ok());
+      EXPECT_EQ(session->prefill_left(), length - 1);
+      if (first || length > 1) {
+        do {
+          const absl::Status status = Step({session.get()})[0];
+          ASSERT_TRUE(status.ok()) << status;
+        } while (session->prefill_left() > 0);
+        // The prompt is there; what comes next is not said.
+        const absl::Status status = Step({session.get()})[0];
+        EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+        EXPECT_THAT(status.message(), HasSubstr("nothing to run"));
+      }
+      EXPECT_EQ(session->tokens(), Prompt(length));
+      EXPECT_EQ(session->stats().prefill_tokens, length);
+      ASSERT_TRUE(session->Start(Rules()).ok());
+      Finish({session.get()});
+      EXPECT_EQ(session->tokens(), Oracle(Prompt(length)));
+    }
+  }
+  const auto session = NewSession(*engine_);
+  ASSERT_TRUE(session->Prefill(Prompt(1)).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(Step({session.get()})[0]));
+  session->Reset();
+  ASSERT_TRUE(session->StartPrefill(Prompt(1)).ok());
+  session->Reset();
   EXPECT_TRUE(absl::IsFailedPrecondition(Step({session.get()})[0]));
 }
 
