@@ -62,7 +62,9 @@ absl::Status XnnError(xnn_status status, absl::string_view name) {
       return absl::ResourceExhaustedError(absl::StrCat(message, "no memory"));
     case xnn_status_unsupported_hardware:
       return absl::UnimplementedError(
-          absl::StrCat(message, "this processor is not supported"));
+          absl::StrCat(message,
+                       "this processor is not supported (or /proc is "
+                       "not mounted)"));
     case xnn_status_invalid_parameter:
       // All that it looks at and CheckParts does not.
       return absl::InvalidArgumentError(
