@@ -82,7 +82,8 @@ ABSL_FLAG(std::vector<std::string>, rows,
           "rows of whole steps of the target. 0: not measured");
 ABSL_FLAG(std::vector<std::string>, prefill,
           std::vector<std::string>({"128", "512"}),
-          "rows of prompts. 0: not measured");
+          "rows of prompts. 0: not measured. Defaults, of other flags too, "
+          "shrink to a model's context");
 ABSL_FLAG(bool, spec, true,
           "whether drafts are measured against plain decoding, if there is a "
           "draft");
@@ -349,9 +350,25 @@ absl::Status CheckRoom(const Plan& plan, int64_t prompt, int64_t max_context) {
   return absl::OkStatus();
 }
 
+// Makes what the flags do not say fit the model's context.
+void ShrinkDefaults(int32_t max_context, Plan* plan) {
+  const auto fit = [](const char* flag, int32_t most, int32_t* value) {
+    if (!IsSet(flag)) *value = std::clamp(*value, 1, std::max(1, most));
+  };
+  const int32_t room = max_context - kMaxBlockRows;
+  fit("prompt", room / 2, &plan->prompt);
+  fit("decode", room - plan->prompt, &plan->decode);
+  fit("max_new_tokens", room - plan->prompt, &plan->new_tokens);
+  for (int32_t& rows : plan->prefill) fit("prefill", max_context - 1, &rows);
+  plan->prefill.erase(std::unique(plan->prefill.begin(), plan->prefill.end()),
+                      plan->prefill.end());
+  if (!IsSet("rows") && max_context < kRowsLeastContext) plan->rows.clear();
+}
+
 // Resolves what depends on the models, and refuses what does not fit them.
 absl::Status FitPlan(const Models& models, Plan* plan) {
   if (!IsDictionary()) {
+    ShrinkDefaults(models.max_context, plan);
     DELTAEDGE_RETURN_IF_ERROR(CheckRange(
         "prompt", plan->prompt, 1, models.max_context - 1 - kMaxBlockRows));
     DELTAEDGE_RETURN_IF_ERROR(

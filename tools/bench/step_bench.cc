@@ -30,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 // before it left, as the others do.
 constexpr int32_t kTimedSteps = 3;
 constexpr int32_t kMostTokens = (1 + kTimedSteps) * kMaxBlockRows;
+static_assert(kRowsLeastContext == kMostTokens + 2);
 
 // As many drafts as it is told.
 class RandomDrafter : public Drafter {
@@ -104,7 +105,7 @@ absl::StatusOr<std::vector<Result>> BenchRows(
       kRowsPosition, bench.engine->info().max_context - 1 - kMostTokens);
   if (position < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--rows needs a model with room for ", kMostTokens + 2,
+        "--rows needs a model with room for ", kRowsLeastContext,
         " tokens; this one has room for ", bench.engine->info().max_context));
   }
   std::vector<int32_t> counts = {1};

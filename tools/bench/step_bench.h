@@ -16,6 +16,8 @@ namespace deltaedge {
 // Where a sequence stands when steps with many rows are timed, if the model
 // has room for so many positions.
 inline constexpr int32_t kRowsPosition = 256;
+// What BenchRows() needs a model to have room for.
+inline constexpr int32_t kRowsLeastContext = 66;
 
 // Whole steps of the target with so many rows, 1 to kMaxBlockRows, for each way
 // of rolling back: a session that verifies drafts which cost nothing and are

@@ -42,6 +42,9 @@ void PrintHelp(absl::string_view usage) {
 
 std::vector<char*> StartProgram(int argc, char** argv,
                                 absl::string_view usage) {
+  // Empty, the standard library would take it for a folder's name.
+  const char* const temporary = std::getenv("TMPDIR");
+  if (temporary != nullptr && *temporary == '\0') unsetenv("TMPDIR");
   for (int i = 1; i < argc; ++i) {
     const absl::string_view word = argv[i];
     if (word != "--help" && word != "-help" && word != "-h") continue;

@@ -6,6 +6,7 @@
 //   eval --checkpoint=FOLDER --recipes=q8,q4,"q4 head=q8 gdn=q8"
 //        [--text=FILE] [--tokens=N] [--context=N] [--format=table|json]
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -60,7 +61,8 @@ ABSL_FLAG(std::string, text, "",
           "its answers");
 ABSL_FLAG(int64_t, tokens, 0, "tokens that are scored, at most. 0: all");
 ABSL_FLAG(int32_t, context, 512,
-          "tokens of a window, which the models read from its beginning");
+          "tokens of a window, which the models read from its beginning. The "
+          "default shrinks to their context");
 ABSL_FLAG(int, threads, 0, "threads; 0: as many as there are CPUs");
 ABSL_FLAG(std::string, format, "table", "table or json (one object a line)");
 
@@ -103,6 +105,7 @@ absl::StatusOr<Model> ConvertModel(const std::string& checkpoint,
 struct Input {
   std::vector<Model> models;
   std::string text;
+  int32_t context = 0;
 };
 
 absl::StatusOr<std::string> TextPath(const char* program) {
@@ -116,8 +119,12 @@ absl::StatusOr<std::string> TextPath(const char* program) {
   return path;
 }
 
-absl::Status CheckContext(int32_t max_context) {
-  return CheckRange("context", absl::GetFlag(FLAGS_context), 2, max_context);
+// Of --context, or of its default as far as it fits.
+absl::StatusOr<int32_t> ContextFromFlag(int32_t max_context) {
+  const int32_t context = absl::GetFlag(FLAGS_context);
+  if (!IsSet("context")) return std::min(context, max_context);
+  DELTAEDGE_RETURN_IF_ERROR(CheckRange("context", context, 2, max_context));
+  return context;
 }
 
 absl::Status NoTarget(absl::string_view path) {
@@ -147,8 +154,9 @@ absl::StatusOr<Input> InputOfFiles(const char* program,
     if (model.file->kind() != ModelKind::kTarget) return NoTarget(path);
     input.models.push_back(std::move(model));
   }
-  DELTAEDGE_RETURN_IF_ERROR(
-      CheckContext(input.models[0].file->target_config().max_context));
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      input.context,
+      ContextFromFlag(input.models[0].file->target_config().max_context));
   DELTAEDGE_ASSIGN_OR_RETURN(input.text, TextPath(program));
   return input;
 }
@@ -166,8 +174,9 @@ absl::StatusOr<Input> InputOfCheckpoint(const char* program,
   DELTAEDGE_ASSIGN_OR_RETURN(const HfConfig config, ReadHfConfig(checkpoint));
   const auto* const target = std::get_if<HfTarget>(&config.model);
   if (target == nullptr) return NoTarget(checkpoint);
-  DELTAEDGE_RETURN_IF_ERROR(CheckContext(target->config.max_context));
   Input input;
+  DELTAEDGE_ASSIGN_OR_RETURN(input.context,
+                             ContextFromFlag(target->config.max_context));
   DELTAEDGE_ASSIGN_OR_RETURN(input.text, TextPath(program));
   const ScopedInterrupts interrupts;
   recipes.insert(recipes.begin(), "f32");
@@ -178,11 +187,12 @@ absl::StatusOr<Input> InputOfCheckpoint(const char* program,
   return input;
 }
 
-void PrintJson(const Model& model, const Divergence& d) {
+void PrintJson(const Model& model, int32_t context, const Divergence& d) {
   nlohmann::ordered_json line;
   line["weights"] = model.name;
   line["file_bytes"] = model.file_bytes;
   line["tokens"] = d.tokens;
+  line["context"] = context;
   line["kl_mean"] = d.kl_mean;
   line["kl_median"] = d.kl_median;
   line["kl_p99"] = d.kl_p99;
@@ -194,12 +204,12 @@ void PrintJson(const Model& model, const Divergence& d) {
   absl::PrintF("%s\n", line.dump());
 }
 
-void PrintTable(const std::vector<Model>& models,
+void PrintTable(const std::vector<Model>& models, int32_t context,
                 const std::vector<Divergence>& divergences) {
   absl::PrintF(
-      "%d tokens; reference %s, %.1f MiB, perplexity %.4f\n"
+      "%d tokens in windows of %d; reference %s, %.1f MiB, perplexity %.4f\n"
       "%-24s %9s %10s %10s %10s %10s %8s %10s %9s\n",
-      divergences[0].tokens, models[0].name,
+      divergences[0].tokens, context, models[0].name,
       static_cast<double>(models[0].file_bytes) / (1 << 20),
       divergences[0].reference_perplexity, "weights", "MiB", "mean KL",
       "median", "99 %", "max", "top-1", "perplexity", "ratio");
@@ -219,7 +229,8 @@ absl::Status Run(const std::vector<char*>& arguments) {
   DELTAEDGE_ASSIGN_OR_RETURN(
       const int format,
       Word("format", absl::GetFlag(FLAGS_format), {"table", "json"}));
-  DELTAEDGE_RETURN_IF_ERROR(CheckContext(std::numeric_limits<int32_t>::max()));
+  DELTAEDGE_RETURN_IF_ERROR(
+      ContextFromFlag(std::numeric_limits<int32_t>::max()).status());
   const int64_t tokens = absl::GetFlag(FLAGS_tokens);
   DELTAEDGE_RETURN_IF_ERROR(
       CheckRange("tokens", tokens, 0, std::numeric_limits<int64_t>::max()));
@@ -249,18 +260,17 @@ absl::Status Run(const std::vector<char*>& arguments) {
   }
   DELTAEDGE_ASSIGN_OR_RETURN(
       const std::vector<TextWindow> windows,
-      ReadScoredText(input.text, *models[0].file, absl::GetFlag(FLAGS_context),
-                     tokens));
+      ReadScoredText(input.text, *models[0].file, input.context, tokens));
   DELTAEDGE_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                              ThreadPool::Create(threads));
   DELTAEDGE_ASSIGN_OR_RETURN(
       const std::vector<Divergence> divergences,
       Evaluate(*models[0].file, targets, windows, pool->get()));
   if (format == 0) {
-    PrintTable(models, divergences);
+    PrintTable(models, input.context, divergences);
   } else {
     for (size_t i = 0; i < divergences.size(); ++i) {
-      PrintJson(models[i + 1], divergences[i]);
+      PrintJson(models[i + 1], input.context, divergences[i]);
     }
   }
   return absl::OkStatus();

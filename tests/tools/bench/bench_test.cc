@@ -384,6 +384,25 @@ TEST(BenchTest, CountsHaveBounds) {
   ExpectRefused("--max_new_tokens=2030", "--max_new_tokens is \"2030\"");
 }
 
+TEST(BenchTest, DefaultsShrinkToAShortContext) {
+  const std::string flags = " --target=" + Model("short");
+  EXPECT_THAT(
+      CheckedKeys(Lines(Bench("--format=json --threads=1 "
+                              "--repetitions=1 --rollback=journal" +
+                              flags)),
+                  "f32"),
+      ::testing::ElementsAre(Key{"decode", "plain", "journal", "22", "0"},
+                             Key{"prefill", "plain", "journal", "59", "0"},
+                             Key{"sessions", "apart", "journal", "4", "0"},
+                             Key{"sessions", "together", "journal", "4", "0"}));
+  ExpectRefused("--prefill=60" + flags, "allowed is 1 to 59");
+  ExpectRefused("--prompt=44" + flags, "allowed is 1 to 43");
+  ExpectRefused("--decode=23" + flags, "allowed is at most 22 behind");
+  const Outcome rows = Bench("--rows=2 --threads=1 --decode=0" + flags);
+  EXPECT_EQ(rows.status, 1);
+  EXPECT_THAT(rows.err, HasSubstr("--rows needs a model with room for 66"));
+}
+
 TEST(BenchTest, ListsHaveElementsAndNoneTwice) {
   for (const char* flag :
        {"threads", "rows", "prefill", "draft_tokens", "rollback"}) {

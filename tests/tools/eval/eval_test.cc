@@ -76,12 +76,34 @@ TEST(EvalTest, RecipesOfTheDefaultCheckpoint) {
   const std::vector<std::string> lines =
       absl::StrSplit(outcome.out, '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), 4u) << outcome.out;
-  EXPECT_THAT(lines[0], HasSubstr("40 tokens; reference f32"));
+  EXPECT_THAT(lines[0],
+              HasSubstr("40 tokens in windows of 512; reference f32"));
   EXPECT_THAT(lines[2], ::testing::StartsWith("q8 "));
   EXPECT_THAT(lines[3], ::testing::StartsWith("q4 head=q8 "));
   for (size_t i = 2; i < lines.size(); ++i) {
     EXPECT_EQ(lines[i].size(), lines[1].size());
   }
+}
+
+// As everybody else takes it.
+TEST(EvalTest, AnEmptyTmpdirIsNone) {
+  testing::Launch launch;
+  launch.path = testing::Runfile("tools/eval/eval");
+  launch.args = {"--tokens=2", "--recipes=q8"};
+  launch.environment = {"TMPDIR=", "TMP", "TEMP", "TEMPDIR"};
+  const Outcome outcome = testing::RunToEnd(launch);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+}
+
+TEST(EvalTest, TheDefaultContextShrinksToTheModels) {
+  const testing::TempFolder folder;
+  const std::string text = folder.path() + "/text";
+  testing::WriteBytes(text, std::string(200, 'a'));
+  const std::string model = Model("short");
+  const Outcome outcome = Eval({"--format=json", "--text=" + text,
+                                "--reference=" + model, "--target=" + model});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(Lines(outcome.out)[0]["context"], 60);
 }
 
 void ExpectRefused(const testing::Launch& launch, const std::string& message) {
@@ -106,6 +128,8 @@ TEST(EvalTest, BadFlagsAreNamed) {
            {{"--context=1000000000"}, "allowed is 2 to 2048"},
            {{"--context=1000000000", reference, Model("quant_q4")},
             "--context is \"1000000000\"; allowed is 2 to "},
+           {{"--context=61", "--reference=" + Model("short"), f32},
+            "--context is \"61\"; allowed is 2 to 60"},
            {{"--tokens=-1"}, "--tokens is \"-1\"; allowed is 0 to"},
            {{"--threads=257"}, "--threads is \"257\"; allowed is 0 to 256"},
            {{"--threads=-1"}, "--threads is \"-1\"; allowed is 0 to 256"},
