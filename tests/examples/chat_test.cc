@@ -306,7 +306,7 @@ TEST(Prompt, OutputThatCannotBeWrittenIsAnError) {
 TEST(Prompt, OutputThatNobodyReadsEndsTheAnswer) {
   Launch launch = Endless({"--prompt=Hello!", "--max_new_tokens=1000000"});
   for (const bool ignored : {false, true}) {
-    launch.ignore_sigpipe = ignored;
+    if (ignored) launch.ignored = {SIGPIPE};
     Program chat(launch);
     chat.WaitForOut("\xEF\xBF\xBD");
     chat.CloseOutput();

@@ -112,8 +112,10 @@ Program::Program(const Launch& launch)
   if (out.write >= 0) fcntl(out.write, F_SETPIPE_SZ, 4096);
   pid_ = fork();
   if (pid_ == 0) {
-    signal(SIGPIPE, launch.ignore_sigpipe ? SIG_IGN : SIG_DFL);
-    signal(SIGINT, SIG_DFL);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
+      signal(number, SIG_DFL);
+    }
+    for (const int number : launch.ignored) signal(number, SIG_IGN);
     if (launch.max_file_bytes > 0) {
       rlimit limit;
       getrlimit(RLIMIT_FSIZE, &limit);

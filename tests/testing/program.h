@@ -26,7 +26,7 @@ struct Launch {
   bool terminal = false;
   // Files instead of pipes, if not empty; "closed" for none at all.
   std::string input_file, output_file;
-  bool ignore_sigpipe = false;
+  std::vector<int> ignored;    // Signals; others end it unless it handles them.
   int64_t max_file_bytes = 0;  // That a file may grow to; 0: as here.
 
   // Of everything that waits for it, from its start.

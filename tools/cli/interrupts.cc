@@ -4,7 +4,8 @@
 
 #include <signal.h>
 
-#include <initializer_list>
+#include <array>
+#include <cstddef>
 
 namespace deltaedge {
 
@@ -20,18 +21,24 @@ void Interrupt(int) { interrupted.store(true); }
 const std::atomic<bool>& Interrupted() { return interrupted; }
 
 ScopedInterrupts::ScopedInterrupts() {
-  struct sigaction action = {};
-  action.sa_handler = Interrupt;
-  action.sa_flags = SA_RESTART | SA_RESETHAND;
-  for (const int number : {SIGINT, SIGTERM}) {
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    const int number = kSignals[i];
+    sigaction(number, nullptr, &before_[i]);
+    struct sigaction action = {};
+    if (before_[i].sa_handler == SIG_IGN || number == SIGPIPE ||
+        number == SIGXFSZ) {
+      action.sa_handler = SIG_IGN;
+    } else {
+      action.sa_handler = Interrupt;
+      action.sa_flags = SA_RESTART | SA_RESETHAND;
+    }
     sigaction(number, &action, nullptr);
   }
-  for (const int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
 }
 
 ScopedInterrupts::~ScopedInterrupts() {
-  for (const int number : {SIGINT, SIGTERM, SIGPIPE, SIGXFSZ}) {
-    signal(number, SIG_DFL);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], &before_[i], nullptr);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
@@ -22,6 +23,19 @@ std::string UserPath(const std::string& path) {
   const char* folder = getenv("BUILD_WORKING_DIRECTORY");
   if (folder == nullptr || path.empty() || path[0] == '/') return path;
   return absl::StrCat(folder, "/", path);
+}
+
+absl::Status CheckNotRead(const std::string& output,
+                          const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    std::error_code error;
+    if (input.empty() || !std::filesystem::equivalent(output, input, error)) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(output, ": is to be written, but is read as ", input));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> RunfilePath(const char* program,

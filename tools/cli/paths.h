@@ -4,7 +4,9 @@
 #define DELTAEDGE_TOOLS_CLI_PATHS_H_
 
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -13,6 +15,11 @@ namespace deltaedge {
 // A path as the user meant it: `bazel run` starts programs in a folder of its
 // own and says where it was called. Empty and absolute ones stay as they are.
 std::string UserPath(const std::string& path);
+
+// That the file `output` is none of `inputs`, by whatever name: replacing one
+// that is read would lose it. Empty names are none. InvalidArgument otherwise.
+absl::Status CheckNotRead(const std::string& output,
+                          const std::vector<std::string>& inputs);
 
 // Where `runfile`, a path from the workspace's root, lies beside the program
 // that was started as `program`. NotFound: nothing does; the message calls

@@ -58,12 +58,17 @@ constexpr char kByteTemplate[] =
 {%- endif %}
 )";
 
+std::string WithoutTrailingSlashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 // A folder that takes its place when Publish() succeeds, and is removed with
 // all that is in it otherwise.
 class NewFolder {
  public:
   explicit NewFolder(std::string path)
-      : path_(std::move(path)),
+      : path_(WithoutTrailingSlashes(std::move(path))),
         temporary_(absl::StrCat(path_, ".partial-", getpid())) {}
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
@@ -74,7 +79,9 @@ class NewFolder {
 
   absl::Status Make() {
     std::error_code error;
-    if (std::filesystem::exists(path_, error)) {
+    // Also a link that leads nowhere.
+    if (std::filesystem::exists(
+            std::filesystem::symlink_status(path_, error))) {
       return absl::InvalidArgumentError(
           absl::StrCat(path_, ": is there already"));
     }
@@ -85,6 +92,7 @@ class NewFolder {
     return absl::OkStatus();
   }
 
+  const std::string& path() const { return path_; }
   // Where to write.
   const std::string& folder() const { return temporary_; }
 
@@ -164,7 +172,7 @@ absl::btree_map<std::string, std::vector<Piece>> PiecesOf(
 absl::Status WriteTensors(std::vector<HubTensor> tensors, const TensorMap& map,
                           ModelKind kind, const RandomModelOptions& options,
                           const HubFolderOptions& hub,
-                          const std::string& folder) {
+                          const NewFolder& folder) {
   const auto pieces = PiecesOf(map);
   std::vector<SafetensorsSpec> specs;
   for (HubTensor& tensor : tensors) {
@@ -175,14 +183,14 @@ absl::Status WriteTensors(std::vector<HubTensor> tensors, const TensorMap& map,
   }
   std::stable_partition(specs.begin(), specs.end(),
                         [](const SafetensorsSpec& spec) { return !spec.bf16; });
-  SafetensorsWriter writer(folder, specs, hub.max_shard_bytes);
+  SafetensorsWriter writer(folder.folder(), specs, hub.max_shard_bytes);
   for (const SafetensorsSpec& spec : specs) {
     for (const Piece& piece : pieces.at(spec.name)) {
       const RandomTensor numbers(*piece.spec, kind, options.numbers);
       for (int64_t done = 0; done < piece.elements; done += kPieceElements) {
         if (options.stop != nullptr && options.stop->load()) {
           return absl::CancelledError(
-              absl::StrCat(folder, ": stopped at tensor ", spec.name));
+              absl::StrCat(folder.path(), ": stopped at tensor ", spec.name));
         }
         DELTAEDGE_RETURN_IF_ERROR(writer.Append(
             numbers.Source(piece.from + done,
@@ -428,9 +436,8 @@ absl::Status MakeRandomTargetFolder(const TargetConfig& config,
   TargetConfig mapped = config;
   DELTAEDGE_ASSIGN_OR_RETURN(const TensorMap map,
                              MapTarget(listed, config.tied_head, &mapped));
-  DELTAEDGE_RETURN_IF_ERROR(WriteTensors(std::move(tensors), map,
-                                         ModelKind::kTarget, options, hub,
-                                         folder.folder()));
+  DELTAEDGE_RETURN_IF_ERROR(WriteTensors(
+      std::move(tensors), map, ModelKind::kTarget, options, hub, folder));
   return folder.Publish();
 }
 
@@ -447,9 +454,8 @@ absl::Status MakeRandomDraftFolder(const DraftConfig& config,
   std::vector<HubTensor> tensors = HubTensors(config);
   const ListedTensors listed(tensors);
   DELTAEDGE_ASSIGN_OR_RETURN(const TensorMap map, MapDraft(listed, config));
-  DELTAEDGE_RETURN_IF_ERROR(WriteTensors(std::move(tensors), map,
-                                         ModelKind::kDraft, options, hub,
-                                         folder.folder()));
+  DELTAEDGE_RETURN_IF_ERROR(WriteTensors(
+      std::move(tensors), map, ModelKind::kDraft, options, hub, folder));
   return folder.Publish();
 }
 

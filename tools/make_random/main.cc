@@ -170,6 +170,8 @@ absl::Status Run(const std::vector<char*>& arguments) {
   const std::string output = UserPath(absl::GetFlag(FLAGS_output));
   const std::string target_path = UserPath(absl::GetFlag(FLAGS_target));
   if (output.empty()) return UsageError("--output is missing");
+  DELTAEDGE_RETURN_IF_ERROR(CheckNotRead(
+      output, {target_path, UserPath(absl::GetFlag(FLAGS_config))}));
   RandomModelOptions options;
   options.numbers = {absl::GetFlag(FLAGS_seed), absl::GetFlag(FLAGS_bf16)};
   options.byte_tokenizer = !absl::GetFlag(FLAGS_no_tokenizer);

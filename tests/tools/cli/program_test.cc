@@ -141,7 +141,7 @@ TEST(ProgramTest, InterruptsLeaveNothingBehind) {
   const TempFolder folder;
   Launch launch = Tool("bench", {"--shape=4b", "--weights=q4", "--threads=1"});
   launch.environment = {"TMPDIR=" + folder.path()};
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     Program bench(launch);
     while (folder.FileCount() == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -150,6 +150,30 @@ TEST(ProgramTest, InterruptsLeaveNothingBehind) {
     EXPECT_EQ(bench.Wait(), 1);
     EXPECT_THAT(bench.err(), StartsWith("error: "));
     EXPECT_EQ(folder.FileCount(), 0u);
+  }
+}
+
+// By another name neither.
+TEST(ProgramTest, MakeRandomReplacesNothingThatItReads) {
+  const TempFolder folder;
+  const std::string file = folder.Write("file", "precious");
+  const std::string link = folder / "link";
+  ASSERT_EQ(symlink(file.c_str(), link.c_str()), 0);
+  for (const std::string flag : {"--config=", "--target="}) {
+    for (const std::string& output : {file, folder.path() + "/./file", link}) {
+      std::vector<std::string> args = {flag + file, "--output=" + output};
+      if (flag == "--target=") {
+        args.insert(args.end(), {"--draft", "--shape=qwen3.5-0.8b"});
+      }
+      const Outcome outcome = RunToEnd(Tool("make_random", args));
+      EXPECT_EQ(outcome.status, 1);
+      EXPECT_EQ(outcome.err, "error: " + output +
+                                 ": is to be written, but is read as " + file +
+                                 "\n");
+    }
+    std::string text;
+    std::ifstream(file) >> text;
+    EXPECT_EQ(text, "precious");
   }
 }
 

@@ -214,7 +214,8 @@ TEST(HubFolderTest, RefusalsLeaveNothingBehind) {
   const std::atomic<bool> stop{true};
   RandomModelOptions stopped;
   stopped.stop = &stop;
-  EXPECT_THAT(error(Dense(), stopped), HasSubstr("stopped at tensor"));
+  EXPECT_THAT(error(Dense(), stopped),
+              ::testing::StartsWith(temp / "hub: stopped at tensor"));
 
   DraftConfig windows = Draft();
   windows.layers = {{4}, {8}};
@@ -225,6 +226,16 @@ TEST(HubFolderTest, RefusalsLeaveNothingBehind) {
               HasSubstr("is there already"));
   EXPECT_EQ(MakeRandomTargetFolder(Dense(), temp / "none/hub").code(),
             absl::StatusCode::kNotFound);
+  std::filesystem::create_symlink("nowhere", temp / "link");
+  EXPECT_THAT(MakeRandomTargetFolder(Dense(), temp / "link").message(),
+              HasSubstr("is there already"));
+}
+
+TEST(HubFolderTest, ANameMayEndInSlashes) {
+  const TempFolder temp;
+  ASSERT_TRUE(MakeRandomTargetFolder(Dense(), temp / "hub//").ok());
+  EXPECT_TRUE(std::filesystem::exists(temp / "hub/config.json"));
+  EXPECT_EQ(temp.FileCount(), 1u);
 }
 
 }  // namespace
