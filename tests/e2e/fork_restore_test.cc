@@ -844,7 +844,9 @@ TEST(ForkTest, InsideACharacterAndInsideAStopText) {
 // Case C26. A seed that nobody gave is the fork's too; another one, and a new
 // answer, say something else.
 TEST(ForkTest, ContinuesTheRandomNumbers) {
+  // The seed is the system's: no stop token may come by chance.
   GenerateOptions generate = Answer(30);
+  generate.ignore_model_stop_tokens = true;
   generate.sampling.temperature = 1.5f;
   const Model& model = kOdd;
   auto source = *EngineOf(model).NewSession();
