@@ -33,6 +33,7 @@
 #include "engine/model/weights.h"
 #include "engine/text/bpe_tokenizer.h"
 #include "engine/types.h"
+#include "tools/cli/paths.h"
 #include "tools/convert/chat_template.h"
 #include "tools/convert/gguf.h"
 #include "tools/convert/gguf_config.h"
@@ -72,15 +73,7 @@ absl::Status CheckOutput(const ConvertOptions& options,
   for (const RandomAccessFile& file : checkpoint.files()) {
     inputs.push_back(file.path());
   }
-  for (const std::string& input : inputs) {
-    std::error_code error;
-    if (!input.empty() &&
-        std::filesystem::equivalent(options.output, input, error)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          options.output, ": is to be written, but is read as ", input));
-    }
-  }
-  return absl::OkStatus();
+  return CheckNotRead(options.output, inputs);
 }
 
 std::string ModelName(const ConvertOptions& options) {
