@@ -493,8 +493,8 @@ class XnnLinear final : public Linear {
         panel_columns_ * column_bytes_ % 16 != 0) {
       return absl::UnimplementedError(absl::StrCat(
           "product '", name, "' has ", in_features(), " inputs; with weights ",
-          "of 4 bits this processor takes multiples of ", 2 * kQ4Block,
-          " only"));
+          "of 4 bits a processor without AVX2, as this one, takes multiples ",
+          "of ", 2 * kQ4Block, " only; with other weights any number"));
     }
     const int32_t tallest = op->ukernel.gemm.mr;
     const auto kernel_of = [&](int32_t height) {

@@ -18,6 +18,7 @@
 #include "engine/model/tensor_list.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear_input.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/ops/random_matrix.h"
 #include "tests/testing/canary.h"
@@ -30,6 +31,8 @@ using ::deltaedge::testing::CanaryBuffer;
 using ::deltaedge::testing::Random;
 using ::deltaedge::testing::RandomMatrix;
 using ::deltaedge::testing::SameBits;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr int kOut = 75;
 constexpr int kRows = 12;
@@ -37,7 +40,7 @@ constexpr int kRows = 12;
 class LinearTest : public ::testing::TestWithParam<WeightType> {
  protected:
   LinearTest()
-      : in_(testing::Columns(GetParam(), 131)),
+      : in_(testing::Columns(GetParam(), 163)),
         random_(1),
         matrix_(GetParam(), kOut, in_, random_),
         x_(random_.Gaussians(size_t{kRows} * in_)),
@@ -294,6 +297,23 @@ TEST(LinearLimitsTest, FourBitsComeInBlocks) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find(std::to_string(cols)), std::string::npos)
         << status;
+  }
+}
+
+// All processors take pairs of blocks; some take no others, and say so.
+TEST(LinearLimitsTest, FourBitsMayHaveToComeInPairsOfBlocks) {
+  const std::vector<uint8_t> bytes(128, 0x12);
+  const std::vector<uint16_t> scales(8, 0x3F80);
+  for (const int cols : {32, 64, 96, 128, 160, 192, 224, 256}) {
+    const MatrixView view = {bytes.data(), WeightType::kQ4, 1, cols,
+                             scales.data()};
+    const absl::Status status = Linear::Create({view}, "narrow").status();
+    if (status.ok()) continue;
+    EXPECT_NE(cols % 64, 0);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("'narrow' has " + std::to_string(cols)),
+                      HasSubstr("without AVX2"), HasSubstr("multiples of 64")));
   }
 }
 

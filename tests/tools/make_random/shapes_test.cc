@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "engine/model/config.h"
 #include "engine/model/tensor_list.h"
+#include "engine/model/weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -17,6 +18,10 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+constexpr const char* kNames[] = {
+    "qwen3.5-0.8b", "qwen3.5-2b",      "qwen3.5-4b",        "qwen3.5-9b",
+    "qwen3.5-27b",  "qwen3.5-35b-a3b", "qwen3-next-80b-a3b"};
 
 int64_t Parameters(const std::vector<TensorSpec>& specs) {
   int64_t sum = 0;
@@ -72,9 +77,7 @@ TEST(ShapesTest, DraftsHaveAsManyParametersAsPublished) {
 
 // Of targets cut to any length.
 TEST(ShapesTest, PairsFit) {
-  for (const char* const name :
-       {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b",
-        "qwen3.5-35b-a3b", "qwen3-next-80b-a3b"}) {
+  for (const char* const name : kNames) {
     TargetConfig target = *TargetShape(name);
     for (auto layers = static_cast<int32_t>(target.layers.size()); layers > 0;
          --layers) {
@@ -84,6 +87,22 @@ TEST(ShapesTest, PairsFit) {
       ASSERT_TRUE(draft.ok());
       ASSERT_EQ(Validate(*draft), absl::OkStatus()) << layers;
       ASSERT_EQ(ValidatePair(target, *draft), absl::OkStatus()) << layers;
+    }
+  }
+}
+
+// Weights of 4 bits of any other number of columns would be refused by x86-64
+// processors without AVX2.
+TEST(ShapesTest, AllProcessorsTakeThemWithFourBits) {
+  for (const char* const name : kNames) {
+    std::vector<TensorSpec> specs = TensorSpecs(*TargetShape(name));
+    for (const TensorSpec& spec : TensorSpecs(*DraftShape(name, 24))) {
+      specs.push_back(spec);
+    }
+    for (const TensorSpec& spec : specs) {
+      if (spec.role == TensorRole::kFloat) continue;
+      EXPECT_EQ(spec.shape.back() % (2 * kQ4Block), 0)
+          << name << " " << spec.name;
     }
   }
 }
