@@ -47,7 +47,7 @@ struct EngineOptions {
   Placement placement = Placement::kAnywhere;
 
   // How much of the files is checked before the first use. Structure checks
-  // (magic, version, bounds, shapes) always run and cost no page reads.
+  // (magic, version, bounds, shapes) always run and read no matrix.
   enum class Verify {
     kStructure,
     kChecksums,  // Also every weight against its checksum: reads all of both.

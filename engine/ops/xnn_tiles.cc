@@ -96,7 +96,10 @@ absl::Span<const XnnTile> LowerTiles(XnnKernel tallest) {
 }
 
 std::string XnnPackingIdentity() {
-  std::string identity = "1";
+  // Bytes: elsewhere than here it is a hash.
+  std::string identity = absl::BytesToHexString(absl::string_view(
+      static_cast<const char*>(xnn_experimental_get_build_identifier_data()),
+      xnn_experimental_get_build_identifier_size()));
   if (xnn_initialize(/*allocator=*/nullptr) != xnn_status_success) {
     return identity;
   }

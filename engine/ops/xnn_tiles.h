@@ -25,7 +25,8 @@ struct XnnTile {
 // take it as long as ten or fourteen. Empty if none are known.
 absl::Span<const XnnTile> LowerTiles(XnnKernel tallest);
 
-// What XNNPACK's packed weights depend on beside the weights.
+// What XNNPACK's packed weights depend on beside the weights: its version, the
+// processor, the shapes of its kernels.
 std::string XnnPackingIdentity();
 
 }  // namespace deltaedge

@@ -18,7 +18,7 @@ namespace deltaedge {
 // among them the leftmost, until none is left.
 //
 // A piece of n bytes takes O(n log n) time and O(n) memory, so the length of a
-// run of letters is no danger. Texts of up to 1 GiB.
+// run of letters is no danger. Texts of up to 256 MiB.
 //
 // Takes `tables` apart and checks all of them. InvalidArgument names the first
 // that is unsound: an id outside the table, a byte without a token, a merge

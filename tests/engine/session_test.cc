@@ -757,6 +757,22 @@ TEST(EngineTest, KnowsItsModel) {
   EXPECT_GT(info.weight_bytes, 4 * (7906080 + 1771264) - 1);
 }
 
+// Case S15.
+TEST(EngineTest, ADraftChangesNoPrompt) {
+  auto plain = Engine::Open({testing::DemoPair().target, ""}, {1});
+  ASSERT_TRUE(plain.ok());
+  for (const Thinking thinking :
+       {Thinking::kUnset, Thinking::kOn, Thinking::kOff}) {
+    RenderOptions options;
+    options.thinking = thinking;
+    auto with = DemoEngine().chat().Render({{Role::kUser, "Why?"}}, options);
+    auto without = (*plain)->chat().Render({{Role::kUser, "Why?"}}, options);
+    ASSERT_TRUE(with.ok()) << with.status();
+    ASSERT_TRUE(without.ok()) << without.status();
+    EXPECT_EQ(*with, *without);
+  }
+}
+
 TEST(EngineTest, WithoutADraftNothingIsDrafted) {
   auto engine = Engine::Open({testing::DemoPair().target, ""}, {1});
   ASSERT_TRUE(engine.ok());

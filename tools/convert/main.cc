@@ -4,7 +4,7 @@
 // file:
 //
 //   convert --input=DIR|FILE.gguf --output=FILE.gdn [--target=TARGET.gdn]
-//           [--weights=q8] [--head=q8] [--gdn=q8]
+//           [--weights=q8] [--head=q8] [--gdn=q8] [--experts=q8]
 
 #include <unistd.h>
 

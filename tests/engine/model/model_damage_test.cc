@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Files that are cut short, flipped, forged or from the future: an error or a
-// working model, never a crash, in bounded time and memory.
+// Case C24. Files that are cut short, flipped, forged or from the future: an
+// error or a working model, never a crash, in bounded time and memory.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -12,6 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/base/allocation_hooks.h"
 #include "engine/base/huge_page_arena.h"
@@ -23,6 +25,7 @@
 #include "tests/engine/ops/random_matrix.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/random.h"
+#include "xnnpack.h"
 
 namespace deltaedge {
 namespace {
@@ -352,6 +355,15 @@ TEST(LinearLimitsTest, EightBitsDoNotOverflow) {
   view.cols = kIn + 1;
   EXPECT_EQ(Linear::Create({view}, "wide").status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// Packed weights of another version would be read as noise.
+TEST(PackingIdentityTest, NamesTheLibrary) {
+  const absl::string_view library(
+      static_cast<const char*>(xnn_experimental_get_build_identifier_data()),
+      xnn_experimental_get_build_identifier_size());
+  EXPECT_THAT(library, HasSubstr("xnnpack"));
+  EXPECT_THAT(PackingIdentity(), HasSubstr(absl::BytesToHexString(library)));
 }
 
 }  // namespace
