@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,26 +37,32 @@ std::vector<Cpu> Speeds(const cpu_set_t& allowed, const std::string& root,
   return cpus;
 }
 
+// A kind is this much faster than the next smaller one,
+constexpr double kStep = 1.25;
+// and the fastest processor this much faster than a little one.
+constexpr double kApart = 1.3;
+
+double Factor(int64_t faster, int64_t slower) {
+  return static_cast<double>(faster) / static_cast<double>(slower);
+}
+
 // The least speed of a big core and the greatest of the others; equal if there
-// is no difference to speak of.
+// are no little ones.
 struct Cut {
   int64_t big, little;
 };
 
-Cut LargestGap(const std::vector<Cpu>& cpus) {
+Cut LowestStep(const std::vector<Cpu>& cpus) {
   std::vector<int64_t> speeds;
   for (const Cpu& cpu : cpus) speeds.push_back(cpu.speed);
-  std::sort(speeds.begin(), speeds.end(), std::greater<>());
-  Cut cut = {speeds.back(), speeds.back()};
-  double largest = 1.25;
+  std::sort(speeds.begin(), speeds.end());
   for (size_t i = 1; i < speeds.size(); ++i) {
-    const double factor =
-        static_cast<double>(speeds[i - 1]) / static_cast<double>(speeds[i]);
-    if (factor < largest || speeds[i - 1] == speeds[i]) continue;
-    largest = factor;
-    cut = {speeds[i - 1], speeds[i]};
+    if (Factor(speeds[i], speeds[i - 1]) >= kStep &&
+        Factor(speeds.back(), speeds[i - 1]) >= kApart) {
+      return {speeds[i], speeds[i - 1]};
+    }
   }
-  return cut;
+  return {speeds[0], speeds[0]};
 }
 
 // "0-3,6".
@@ -88,7 +93,7 @@ BigCores FindBigCores(const cpu_set_t& allowed, const std::string& root) {
     return {allowed,
             absl::StrCat("processors ", all, ", how fast is not known")};
   }
-  const Cut cut = LargestGap(cpus);
+  const Cut cut = LowestStep(cpus);
   if (cut.big == cut.little) {
     return {allowed, absl::StrCat("processors ", all, ", all alike")};
   }

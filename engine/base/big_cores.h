@@ -20,10 +20,12 @@ struct BigCores {
 // all of them where they are alike or Linux does not know.
 //
 // How fast a processor is says its cpu_capacity, which covers its kind and its
-// clock, or where not all have one, its highest clock. Ordered by that, the cut
-// is where two neighbours differ by the largest factor, if that is at least
-// 1.25: the little cores of Arm and x86 differ by more from the next larger
-// ones, large ones among each other by less. `root` stands in front of "/sys";
+// clock, or where not all have one, its highest clock. Little are those of the
+// smallest kind and no others: from the slowest up to the first that is at
+// least 1.25 times as fast as the one before it, if the fastest of all is at
+// least 1.3 times as fast as they are. So a phone with one very large core,
+// some large ones and little ones has two kinds of big cores, and one whose two
+// kinds are nearly alike has no little ones. `root` stands in front of "/sys";
 // tests give a folder. Reads files; call it once.
 BigCores FindBigCores(const cpu_set_t& allowed, const std::string& root = "");
 
