@@ -464,25 +464,18 @@ flatbuffers::Offset<schema::Chat> PutChat(const ChatTable& chat,
 // The verifier has seen that required fields are there, that vectors and
 // strings lie inside the buffer, and nothing else.
 
-std::string ToString(const flatbuffers::String* text) {
-  return text == nullptr ? std::string()
-                         : std::string(text->data(), text->size());
-}
-
 template <class T>
 std::vector<T> ToVector(const flatbuffers::Vector<T>* values) {
   return std::vector<T>(values->begin(), values->end());
 }
 
-// Bounds a copy of text that many tables may share.
-absl::StatusOr<std::string> ToBoundedString(absl::string_view what,
-                                            const flatbuffers::String* text,
-                                            size_t most) {
-  if (text->size() > most) {
-    return absl::DataLossError(absl::StrCat(what, " has ", text->size(),
-                                            " bytes, allowed are ", most));
-  }
-  return ToString(text);
+// A copy of text that many tables may share is bounded.
+absl::StatusOr<std::string> ToString(absl::string_view what,
+                                     const flatbuffers::String* text,
+                                     size_t most) {
+  const absl::Status status = CheckLength(what, text->size(), most);
+  if (!status.ok()) return absl::DataLossError(status.message());
+  return std::string(text->data(), text->size());
 }
 
 // An enum value is "unknown", known, or of a newer revision.
@@ -600,7 +593,7 @@ absl::StatusOr<TensorEntry> GetTensor(const schema::Tensor& tensor) {
   TensorEntry entry;
   DELTAEDGE_ASSIGN_OR_RETURN(
       entry.name,
-      ToBoundedString("a tensor's name", tensor.name(), kMaxTensorNameBytes));
+      ToString("a tensor's name", tensor.name(), kMaxTensorNameBytes));
   const std::string what = absl::StrCat("tensor ", Quoted(entry.name));
   if (tensor.shape()->size() < 1 || tensor.shape()->size() > 2) {
     return absl::DataLossError(absl::StrCat(what, " has ",
@@ -674,8 +667,8 @@ absl::StatusOr<TokenizerTables> GetTokenizer(const schema::Tokenizer& tokenizer,
     AddedToken added;
     added.id = token->id();
     DELTAEDGE_ASSIGN_OR_RETURN(
-        added.text, ToBoundedString("an added token's text", token->text(),
-                                    kMaxAddedTokenBytes));
+        added.text,
+        ToString("an added token's text", token->text(), kMaxAddedTokenBytes));
     added.special = token->special();
     added.single_word = token->single_word();
     added.lstrip = token->lstrip();
@@ -685,8 +678,8 @@ absl::StatusOr<TokenizerTables> GetTokenizer(const schema::Tokenizer& tokenizer,
   }
   DELTAEDGE_ASSIGN_OR_RETURN(
       tables.pretokenizer,
-      ToBoundedString("the pretokenizer's expression", tokenizer.pretokenizer(),
-                      kMaxPretokenizerBytes));
+      ToString("the pretokenizer's expression", tokenizer.pretokenizer(),
+               kMaxPretokenizerBytes));
   tables.nfc = tokenizer.nfc();
   tables.ignore_merges = tokenizer.ignore_merges();
   return tables;
@@ -694,17 +687,30 @@ absl::StatusOr<TokenizerTables> GetTokenizer(const schema::Tokenizer& tokenizer,
 
 absl::StatusOr<ChatTable> GetChat(const schema::Chat& chat) {
   ChatTable table;
-  table.turn_start = ToString(chat.turn_start());
-  table.system_name = ToString(chat.system_name());
-  table.user_name = ToString(chat.user_name());
-  table.assistant_name = ToString(chat.assistant_name());
-  table.name_end = ToString(chat.name_end());
-  table.turn_end = ToString(chat.turn_end());
-  table.reply_open_unset = ToString(chat.reply_open_unset());
-  table.reply_open_off = ToString(chat.reply_open_off());
-  table.reply_open_on = ToString(chat.reply_open_on());
+  const struct {
+    const char* what;
+    const flatbuffers::String* from;
+    std::string* to;
+  } texts[] = {
+      {"chat.turn_start", chat.turn_start(), &table.turn_start},
+      {"chat.system_name", chat.system_name(), &table.system_name},
+      {"chat.user_name", chat.user_name(), &table.user_name},
+      {"chat.assistant_name", chat.assistant_name(), &table.assistant_name},
+      {"chat.name_end", chat.name_end(), &table.name_end},
+      {"chat.turn_end", chat.turn_end(), &table.turn_end},
+      {"chat.reply_open_unset", chat.reply_open_unset(),
+       &table.reply_open_unset},
+      {"chat.reply_open_off", chat.reply_open_off(), &table.reply_open_off},
+      {"chat.reply_open_on", chat.reply_open_on(), &table.reply_open_on},
+  };
+  for (const auto& [what, from, to] : texts) {
+    DELTAEDGE_ASSIGN_OR_RETURN(*to, ToString(what, from, kMaxChatTextBytes));
+  }
   if (chat.default_system() != nullptr) {
-    table.default_system = ToString(chat.default_system());
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        table.default_system,
+        ToString("chat.default_system", chat.default_system(),
+                 kMaxChatTextBytes));
   }
   table.trim_texts = chat.trim_texts();
   table.system_anywhere = chat.system_anywhere();
@@ -712,8 +718,8 @@ absl::StatusOr<ChatTable> GetChat(const schema::Chat& chat) {
     ChatTable::ControlToken control;
     control.id = token->id();
     DELTAEDGE_ASSIGN_OR_RETURN(
-        control.text, ToBoundedString("a control token's text", token->text(),
-                                      kMaxAddedTokenBytes));
+        control.text,
+        ToString("a control token's text", token->text(), kMaxAddedTokenBytes));
     table.control_tokens.push_back(std::move(control));
   }
   table.stop_tokens = ToVector(chat.stop_tokens());
@@ -890,7 +896,11 @@ absl::StatusOr<ModelIndex> ParseIndex(absl::Span<const uint8_t> bytes) {
     return absl::DataLossError("the fingerprint is missing");
   }
   contents.target_fingerprint = root.target_fingerprint();
-  contents.converter = ToString(root.converter());
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      contents.converter,
+      ToString("the converter's name", root.converter(), kMaxConverterBytes));
+  DELTAEDGE_ASSIGN_OR_RETURN(std::string name,
+                             ToString("name", root.name(), kMaxModelNameBytes));
   contents.stop_tokens = ToVector(root.stop_tokens());
   if (root.kind() == schema::ModelKind::Target) {
     if (root.target() == nullptr || root.draft() != nullptr) {
@@ -902,7 +912,7 @@ absl::StatusOr<ModelIndex> ParseIndex(absl::Span<const uint8_t> bytes) {
                                  ? schema::Architecture::Qwen35Moe
                                  : schema::Architecture::Qwen35Dense));
     DELTAEDGE_ASSIGN_OR_RETURN(contents.target, GetTarget(*root.target()));
-    contents.target.name = ToString(root.name());
+    contents.target.name = std::move(name);
   } else if (root.kind() == schema::ModelKind::Draft) {
     if (root.draft() == nullptr || root.target() != nullptr) {
       return absl::DataLossError("a draft needs a draft's config alone");
@@ -911,7 +921,7 @@ absl::StatusOr<ModelIndex> ParseIndex(absl::Span<const uint8_t> bytes) {
     DELTAEDGE_RETURN_IF_ERROR(
         CheckArchitecture(root.architecture(), schema::Architecture::DFlash));
     DELTAEDGE_ASSIGN_OR_RETURN(contents.draft, GetDraft(*root.draft()));
-    contents.draft.name = ToString(root.name());
+    contents.draft.name = std::move(name);
   } else {
     return NotKnown("the model", root.kind());
   }

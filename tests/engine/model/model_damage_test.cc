@@ -810,6 +810,54 @@ TEST(ModelDamageTest, SharedTextIsNotMultiplied) {
   EXPECT_THAT(status.message(), HasSubstr("1048576 bytes"));
 }
 
+// Likewise the texts of an index itself, however many fields point at it: they
+// are refused before anything is copied that others find fault with later.
+TEST(ModelDamageTest, LongTextsAreRefusedBeforeAnythingElse) {
+  for (const char* const what :
+       {"name", "converter", "chat.turn_start", "chat.system_name",
+        "chat.user_name", "chat.assistant_name", "chat.name_end",
+        "chat.turn_end", "chat.reply_open_unset", "chat.reply_open_off",
+        "chat.reply_open_on", "chat.default_system"}) {
+    flatbuffers::FlatBufferBuilder builder;
+    const auto none = builder.CreateVector(std::vector<int32_t>());
+    const auto text = builder.CreateString("");
+    const auto long_text = builder.CreateString(std::string(1 << 20, 'x'));
+    const auto or_text = [&](absl::string_view field) {
+      return field == what ? long_text : text;
+    };
+    const auto control_tokens = builder.CreateVector(
+        std::vector<flatbuffers::Offset<schema::ControlToken>>());
+    const auto chat = schema::CreateChat(
+        builder, or_text("chat.turn_start"), or_text("chat.system_name"),
+        or_text("chat.user_name"), or_text("chat.assistant_name"),
+        or_text("chat.name_end"), or_text("chat.turn_end"),
+        or_text("chat.reply_open_unset"), or_text("chat.reply_open_off"),
+        or_text("chat.reply_open_on"), or_text("chat.default_system"), false,
+        false, control_tokens, none);
+    const auto tensors = builder.CreateVector(
+        std::vector<flatbuffers::Offset<schema::Tensor>>());
+    const auto attention = schema::CreateAttention(builder, 1, 1, 2, 2, 1.0);
+    const auto gdn = schema::CreateGdn(builder, 1, 1, 1, 1, 4);
+    const auto layers = builder.CreateVector(
+        std::vector<schema::LayerKind>{schema::LayerKind::GatedDeltaNet});
+    // No model has -1 tokens.
+    const auto target = schema::CreateTargetConfig(
+        builder, -1, 1, 1, 1, 1e-6f, true, gdn, attention, layers);
+    builder.Finish(schema::CreateIndex(builder, schema::ModelKind::Target,
+                                       schema::Architecture::Qwen35Dense, 0,
+                                       or_text("name"), or_text("converter"), 1,
+                                       0, target, 0, tensors, 0, chat, none),
+                   schema::IndexIdentifier());
+    const absl::Status status = StatusOfIndexBytes(
+        std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()),
+                    builder.GetSize()),
+        64);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(status.message(), HasSubstr(what));
+    EXPECT_THAT(status.message(), HasSubstr("has 1048576 bytes"));
+  }
+}
+
 // Offsets of tokens that jump about: the tables are built by hand.
 TEST(ModelDamageTest, ForgedTokenOffsets) {
   const std::vector<std::vector<uint32_t>> cases = {
