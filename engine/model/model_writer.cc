@@ -271,7 +271,22 @@ absl::Status ModelWriter::Finish(uint64_t fingerprint) {
   }
   close(file_);
   file_ = -1;
-  return absl::OkStatus();
+  return SyncFolder();
+}
+
+// Until the folder is on the disk as well, a crash may bring back the file that
+// had the name before.
+absl::Status ModelWriter::SyncFolder() const {
+  const size_t slash = path_.rfind('/');
+  const std::string folder =
+      slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = file >= 0 && fsync(file) == 0;
+  const int error = errno;
+  if (file >= 0) close(file);
+  // Not every file system can do that.
+  if (synced || error == EINVAL) return absl::OkStatus();
+  return SystemError(error, "make durable the name of");
 }
 
 absl::Status ModelWriter::WriteAt(int64_t position, const void* data,

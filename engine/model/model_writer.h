@@ -103,6 +103,7 @@ class ModelWriter {
   // FailedPrecondition unless both parts of tensor `i` are there.
   absl::Status CheckComplete(size_t i) const;
   absl::Status AppendPart(absl::Span<const std::byte> bytes, bool is_scales);
+  absl::Status SyncFolder() const;
   absl::Status WriteAt(int64_t position, const void* data, size_t bytes);
   absl::Status SystemError(int error, absl::string_view action) const;
 

@@ -5,11 +5,13 @@
 #include <dirent.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,6 +28,22 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/model/tiny_models.h"
+
+namespace {
+
+// Of what is open under the numbers that were synced: 'f' a file, 'd' a folder.
+std::string* synced = nullptr;
+
+}  // namespace
+
+// In place of the C library's.
+extern "C" int fsync(int file) {
+  struct stat info = {};
+  if (synced != nullptr && fstat(file, &info) == 0) {
+    *synced += S_ISDIR(info.st_mode) ? 'd' : 'f';
+  }
+  return static_cast<int>(syscall(SYS_fsync, file));
+}
 
 namespace deltaedge {
 namespace {
@@ -124,6 +142,25 @@ TEST_F(ModelWriterTest, AppearsOnlyWhenFinished) {
   }
   EXPECT_THAT(Listing(), ElementsAre("model.gdn"));
   EXPECT_TRUE(ModelFile::Open(Path("model.gdn")).ok());
+}
+
+// Its contents, then its name.
+TEST_F(ModelWriterTest, IsDurableWhenFinished) {
+  const auto here = getcwd(nullptr, 0);
+  ASSERT_EQ(chdir(folder_.c_str()), 0);
+  for (const std::string& path : {Path("model.gdn"), std::string("here.gdn")}) {
+    const auto writer = NewWriter(path, TinyDraft());
+    ASSERT_EQ(AppendAll(writer.get(), 0, writer->tensors().size()),
+              absl::OkStatus());
+    std::string order;
+    synced = &order;
+    const absl::Status finished = writer->Finish(7);
+    synced = nullptr;
+    EXPECT_EQ(finished, absl::OkStatus());
+    EXPECT_EQ(order, "fd");
+  }
+  EXPECT_EQ(chdir(here), 0);
+  free(here);
 }
 
 TEST_F(ModelWriterTest, AbandonedLeavesNothing) {
