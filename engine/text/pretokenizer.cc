@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/status_macros.h"
@@ -49,23 +50,36 @@ std::string Pcre2Message(int error) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-// Writes out `\s` and `\S`, which mean something else to PCRE2.
+// Whether what follows a member of a class makes it the beginning of a range.
+bool IsRange(absl::string_view rest) {
+  return rest.size() > 1 && rest[0] == '-' && rest[1] != ']';
+}
+
+// Writes out `\s` and `\S`, which mean something else to PCRE2. What would make
+// it take members of a class for what they are not is refused.
 absl::StatusOr<std::string> WriteOutWhiteSpace(absl::string_view expression) {
+  const auto unsupported = [](absl::string_view what, size_t at) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pretokenizer expression: ", what, ", at byte ", at,
+                     ", is not supported"));
+  };
   std::string out;
   bool in_class = false;
   for (size_t i = 0; i < expression.size(); ++i) {
     const char c = expression[i];
     if (c == '\\' && i + 1 < expression.size()) {
       const char escaped = expression[++i];
-      if (escaped == 's') {
+      if (escaped == 'Q') {
+        return unsupported("quoting with \\Q", i - 1);
+      } else if (escaped == 's') {
+        if (in_class && IsRange(expression.substr(i + 1))) {
+          return unsupported("a range that begins with \\s", i - 1);
+        }
         in_class ? absl::StrAppend(&out, kWhiteSpace)
                  : absl::StrAppend(&out, "[", kWhiteSpace, "]");
       } else if (escaped == 'S') {
         if (in_class) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("pretokenizer expression: \\S inside a bracketed "
-                           "class, at byte ",
-                           i - 1, ", is not supported"));
+          return unsupported("\\S inside a bracketed class", i - 1);
         }
         absl::StrAppend(&out, "[^", kWhiteSpace, "]");
       } else {
@@ -74,6 +88,10 @@ absl::StatusOr<std::string> WriteOutWhiteSpace(absl::string_view expression) {
       continue;
     }
     out += c;
+    if (in_class && c == '[' && i + 1 < expression.size() &&
+        absl::StrContains(":.=", expression[i + 1])) {
+      return unsupported("a class with a POSIX name, such as [:alpha:]", i);
+    }
     if (!in_class && c == '[') {
       in_class = true;
       // A bracket that comes first is a member and does not close the class.

@@ -138,6 +138,31 @@ TEST(Pretokenizer, RunawayExpressionIsAnError) {
   EXPECT_THAT(status.message(), HasSubstr("match limit"));
 }
 
+// What would be taken for something else once white space is written out.
+TEST(Pretokenizer, RefusesByNameWhatItWouldMisread) {
+  const struct {
+    const char *expression, *message;
+  } cases[] = {
+      {"[[:alpha:]\\s]+", "such as [:alpha:], at byte 1,"},
+      {"a[^\\s[:^punct:]]", "such as [:alpha:], at byte 5,"},
+      {"[[.a.]]", "such as [:alpha:], at byte 1,"},
+      {"[[=a=]\\s]", "such as [:alpha:], at byte 1,"},
+      {"\\Q[\\E\\s", "quoting with \\Q, at byte 0,"},
+      {"[ab\\s-\\x{4000}]", "a range that begins with \\s, at byte 3,"},
+      {"[\\S]", "\\S inside a bracketed class, at byte 1,"},
+  };
+  for (const auto& c : cases) {
+    const absl::Status status = Pretokenizer::Make(c.expression).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
+        << c.expression;
+    EXPECT_THAT(status.message(), HasSubstr(c.message));
+  }
+  // None of these is one.
+  EXPECT_THAT(Split("[:\\s-]+", "a:- b"), ElementsAre("a", ":- ", "b"));
+  EXPECT_THAT(Split("[[]+", "a[["), ElementsAre("a", "[["));
+  EXPECT_THAT(Split("\\[:\\s", "a[: b"), ElementsAre("a", "[: ", "b"));
+}
+
 TEST(Pretokenizer, RefusesUnsoundExpressions) {
   for (const std::string& expression :
        {std::string("(a"), std::string("[a"), std::string("a{2,1}"),
