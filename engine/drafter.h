@@ -38,7 +38,8 @@ class Drafter {
   // Puts at most `max_drafts` >= 1 ids that may follow `sequence` into
   // `drafts`, which is empty on entry. Fewer, or none, means a shorter block,
   // and more are ignored. An id outside the vocabulary makes the session's call
-  // fail with InvalidArgument.
+  // fail with InvalidArgument. Must not throw: the library has no exceptions,
+  // and a step that one leaves half done is not undone.
   virtual void Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
                        std::vector<TokenId>* drafts) = 0;
 };

@@ -363,17 +363,32 @@ namespace {
 
 // The engines whose steps this thread is inside of, the innermost first: a
 // drafter may use another engine, whose drafter may use yet another.
-struct Stepping {
-  const EngineImpl* engine;
-  const Stepping* outer;
-};
+class Stepping;
 thread_local const Stepping* stepping = nullptr;
+
+class Stepping {
+ public:
+  explicit Stepping(const EngineImpl* engine)
+      : engine_(engine), outer_(stepping) {
+    stepping = this;
+  }
+  ~Stepping() { stepping = outer_; }
+  Stepping(const Stepping&) = delete;
+  Stepping& operator=(const Stepping&) = delete;
+
+  const EngineImpl* engine() const { return engine_; }
+  const Stepping* outer() const { return outer_; }
+
+ private:
+  const EngineImpl* const engine_;
+  const Stepping* const outer_;
+};
 
 }  // namespace
 
 absl::Status EngineImpl::CheckOutsideStep() const {
-  for (const Stepping* step = stepping; step != nullptr; step = step->outer) {
-    if (step->engine != this) continue;
+  for (const Stepping* step = stepping; step != nullptr; step = step->outer()) {
+    if (step->engine() != this) continue;
     return absl::FailedPreconditionError(
         "called from inside Drafter::Propose: steps of an engine's sessions "
         "take turns, and this is part of one");
@@ -384,10 +399,8 @@ absl::Status EngineImpl::CheckOutsideStep() const {
 void EngineImpl::Step(absl::Span<StepItem> items) {
   absl::MutexLock lock(&step_mutex);
   const ScopedAffinity affinity(pool->cpus());
-  const Stepping step = {this, stepping};
-  stepping = &step;
+  const Stepping step(this);
   stepper->Step(items);
-  stepping = step.outer;
 }
 
 void EngineImpl::Rest() {

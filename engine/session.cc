@@ -184,7 +184,8 @@ class Session::Impl {
       const std::vector<TokenId>& own = engine_->target_file->stop_tokens();
       run_.stop_tokens.insert(run_.stop_tokens.end(), own.begin(), own.end());
     }
-    run_.seed = options.sampling.seed.value_or(DrawSeed());
+    run_.seed =
+        options.sampling.seed.has_value() ? *options.sampling.seed : DrawSeed();
     stats_.seed = run_.seed;
     run_.sampler.Start(options.sampling, run_.seed, tokens_);
     run_.decoder.Flush();

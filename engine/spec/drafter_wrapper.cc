@@ -2,27 +2,29 @@
 
 #include "engine/spec/drafter_wrapper.h"
 
+#include <atomic>
 #include <cassert>
 
 namespace deltaedge {
 
 namespace {
 
-const ScopedDrafterWrapper* alive = nullptr;
+std::atomic<const ScopedDrafterWrapper*> alive{nullptr};
 
 }  // namespace
 
 ScopedDrafterWrapper::ScopedDrafterWrapper(Wrap wrap) : wrap_(std::move(wrap)) {
-  assert(alive == nullptr);
-  alive = this;
+  assert(alive.load() == nullptr);
+  alive.store(this);
 }
 
-ScopedDrafterWrapper::~ScopedDrafterWrapper() { alive = nullptr; }
+ScopedDrafterWrapper::~ScopedDrafterWrapper() { alive.store(nullptr); }
 
 std::unique_ptr<BlockDrafter> ScopedDrafterWrapper::Apply(
     std::unique_ptr<BlockDrafter> drafter) {
-  return alive == nullptr ? std::move(drafter)
-                          : alive->wrap_(std::move(drafter));
+  const ScopedDrafterWrapper* const wrapper = alive.load();
+  return wrapper == nullptr ? std::move(drafter)
+                            : wrapper->wrap_(std::move(drafter));
 }
 
 }  // namespace deltaedge

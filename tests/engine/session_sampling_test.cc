@@ -3,6 +3,10 @@
 // Sampling through a session: the same tokens with drafts and without, by the
 // target's distribution, from scores that are numbers.
 
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -33,6 +37,18 @@
 #include "tests/testing/demo_pair.h"
 #include "tests/testing/random.h"
 #include "tools/make_random/make_random.h"
+
+namespace {
+
+int seeds_drawn = 0;
+
+}  // namespace
+
+// In place of the C library's.
+extern "C" ssize_t getrandom(void* bytes, size_t size, unsigned flags) {
+  ++seeds_drawn;
+  return syscall(SYS_getrandom, bytes, size, flags);
+}
 
 namespace deltaedge {
 namespace {
@@ -212,15 +228,18 @@ TEST(Seed, ThatWasNotGivenIsToldAndRepeatsTheAnswer) {
     EXPECT_TRUE(answer.status.ok());
     return std::pair((*session)->stats().seed, answer.ids);
   };
+  const int before = seeds_drawn;
   const auto first = run(DFlash());
   const auto second = run(DFlash());
   EXPECT_NE(first.first, second.first);
   EXPECT_NE(first.second, second.second);
+  EXPECT_EQ(seeds_drawn, before + 2);
   sampling.seed = first.first;
   EXPECT_EQ(run(Plain()), first);
   EXPECT_EQ(run(DFlash()), first);
   sampling.seed = 0;  // A seed like any other.
   EXPECT_EQ(run(Plain()).first, 0u);
+  EXPECT_EQ(seeds_drawn, before + 2) << "nobody needed those";
 }
 
 // --- Bad options -------------------------------------------------------------
