@@ -101,23 +101,34 @@ std::string PackedPath(const std::string& model, const std::string& folder) {
       ".packed");
 }
 
+absl::Status WithPath(const absl::Status& status, const std::string& path) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("'", path, "': ", status.message()));
+}
+
 // Calls `make` to create all products of `file`, the same ones in the same
 // order each time, with packed weights from a file or such that there is one
-// the next time. `*cache` gets what was mapped, `*how` what happened.
+// the next time. What it made before is gone when it makes them again. `*cache`
+// gets what was mapped, `*how` what happened.
 absl::Status MakeProducts(
     const ModelFile& file, const std::string& path,
     const EngineOptions& engine_options, LinearOptions options,
     absl::FunctionRef<absl::Status(const LinearOptions&)> make,
     std::unique_ptr<PackedCache>* cache, std::string* how) {
-  options.packed = nullptr;
+  const auto make_with = [&](PackedPieces* packed) {
+    options.packed = packed;
+    options.arena = std::make_shared<HugePageArena>(engine_options.huge_pages);
+    return WithPath(make(options), path);
+  };
   if (engine_options.packed_weights == EngineOptions::PackedWeights::kMemory) {
     *how = "packed in memory, as asked for";
-    return make(options);
+    return make_with(nullptr);
   }
   if (engine_options.packed_folder.empty() &&
       file.weight_bytes() < kMinPackedFileBytes) {
     *how = "packed in memory: small enough for that at every start";
-    return make(options);
+    return make_with(nullptr);
   }
   const std::string packed_path =
       PackedPath(path, engine_options.packed_folder);
@@ -140,8 +151,7 @@ absl::Status MakeProducts(
   absl::Status why = found.status();
   if (found.ok()) {
     PackedPieces pieces(found->get());
-    options.packed = &pieces;
-    why = make(options);
+    why = make_with(&pieces);
     if (why.ok()) {
       *cache = *std::move(found);
       *how = absl::StrCat("mapped from ", packed_path);
@@ -154,9 +164,10 @@ absl::Status MakeProducts(
   absl::Status written = writer.status();
   if (writer.ok()) {
     PackedPieces pieces(writer->get(), /*in_file=*/experts);
-    options.packed = &pieces;
-    DELTAEDGE_RETURN_IF_ERROR(make(options));
+    const absl::Status made = make_with(&pieces);
     written = pieces.status();
+    // Products of experts are not made where there is no room in the file.
+    if (!made.ok() && (written.ok() || !experts)) return made;
     if (written.ok()) written = (*writer)->Commit();
   }
   if (experts && written.ok()) {
@@ -168,8 +179,7 @@ absl::Status MakeProducts(
   }
   if (experts && written.ok()) {
     PackedPieces pieces(found->get());
-    options.packed = &pieces;
-    DELTAEDGE_RETURN_IF_ERROR(make(options));
+    DELTAEDGE_RETURN_IF_ERROR(make_with(&pieces));
     *cache = *std::move(found);
     *how = absl::StrCat("packed into ", packed_path, " (", why.message(),
                         ") and mapped from there");
@@ -177,9 +187,7 @@ absl::Status MakeProducts(
     return absl::OkStatus();
   }
   if (experts || !writer.ok()) {
-    options.packed = nullptr;
-    options.arena = std::make_shared<HugePageArena>(engine_options.huge_pages);
-    DELTAEDGE_RETURN_IF_ERROR(make(options));
+    DELTAEDGE_RETURN_IF_ERROR(make_with(nullptr));
   }
   *how = written.ok()
              ? absl::StrCat("packed in memory (", why.message(),
@@ -219,8 +227,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
   if (const absl::Status status =
           MakeTexts(*impl->target_file, &impl->tokenizer, &impl->chat);
       !status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("'", files.target,
-                                                    "': ", status.message()));
+    return WithPath(status, files.target);
   }
 
   DELTAEDGE_ASSIGN_OR_RETURN(
@@ -239,12 +246,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
       const std::vector<WeightType> more = impl->draft_file->weight_types();
       types.insert(types.end(), more.begin(), more.end());
     }
-    DELTAEDGE_ASSIGN_OR_RETURN(LinearOptions linear_options,
+    DELTAEDGE_ASSIGN_OR_RETURN(const LinearOptions linear_options,
                                FindLinearOptions(types, pool));
-    linear_options.arena = std::make_shared<HugePageArena>(options.huge_pages);
     DELTAEDGE_RETURN_IF_ERROR(MakeProducts(
         *impl->target_file, files.target, options, linear_options,
         [&](const LinearOptions& with) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          impl->target = nullptr;
           absl::StatusOr<std::unique_ptr<TargetModel>> made =
               MakeTargetModel(config, impl->target_file->target_weights(), taps,
                               EngineImpl::kChunkRows, with, pool);
@@ -259,6 +266,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(
       DELTAEDGE_RETURN_IF_ERROR(MakeProducts(
           *impl->draft_file, files.draft, options, linear_options,
           [&](const LinearOptions& with) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+            impl->draft = nullptr;
             absl::StatusOr<std::unique_ptr<DraftModel>> made =
                 DraftModel::Create(impl->draft_file->draft_config(),
                                    impl->draft_file->draft_weights(),

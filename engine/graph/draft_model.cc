@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/status_macros.h"
 #include "engine/graph/launch.h"
@@ -130,22 +132,26 @@ class DraftModel::Impl {
     second_.resize(kMaxPassRows);
     tokens_.resize(kMaxPassRows);
 
-    DELTAEDGE_ASSIGN_OR_RETURN(
-        fc_, Linear::Create({weights_.fc}, "draft.fc", options_));
+    DELTAEDGE_ASSIGN_OR_RETURN(fc_,
+                               Linear::Create({weights_.fc}, "fc", options_));
     packed_bytes_ += fc_->packed_bytes();
     for (size_t i = 0; i < config_.layers.size(); ++i) {
       Layer layer;
       layer.weights = &weights_.layers[i];
       layer.sliding_window = config_.layers[i].sliding_window;
       const AttentionWeights& w = layer.weights->attention;
-      DELTAEDGE_ASSIGN_OR_RETURN(layer.q,
-                                 Linear::Create({w.q}, "draft.q", options_));
+      const std::string name = absl::StrCat("layers.", i);
       DELTAEDGE_ASSIGN_OR_RETURN(
-          layer.kv, Linear::Create({w.k, w.v}, "draft.kv", options_));
+          layer.q, Linear::Create({w.q}, absl::StrCat(name, ".q"), options_));
       DELTAEDGE_ASSIGN_OR_RETURN(
-          layer.out, Linear::Create({w.out}, "draft.out", options_));
-      DELTAEDGE_ASSIGN_OR_RETURN(Mlp mlp,
-                                 Mlp::Create(layer.weights->mlp, options_));
+          layer.kv,
+          Linear::Create({w.k, w.v}, absl::StrCat(name, ".kv"), options_));
+      DELTAEDGE_ASSIGN_OR_RETURN(
+          layer.out,
+          Linear::Create({w.out}, absl::StrCat(name, ".out"), options_));
+      DELTAEDGE_ASSIGN_OR_RETURN(
+          Mlp mlp, Mlp::Create(layer.weights->mlp, absl::StrCat(name, ".mlp"),
+                               options_));
       layer.mlp = std::make_unique<Mlp>(std::move(mlp));
       packed_bytes_ += layer.q->packed_bytes() + layer.kv->packed_bytes() +
                        layer.out->packed_bytes() + layer.mlp->packed_bytes();

@@ -2,6 +2,7 @@
 
 #include "engine/graph/mlp.h"
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "engine/graph/launch.h"
 #include "kernels/act/act.h"
@@ -26,13 +27,15 @@ int64_t MlpScratch::bytes() const {
 }
 
 absl::StatusOr<Mlp> Mlp::Create(const MlpWeights& weights,
+                                absl::string_view name,
                                 const LinearOptions& options) {
   Mlp mlp;
   DELTAEDGE_ASSIGN_OR_RETURN(
-      mlp.gate_up_,
-      Linear::Create({weights.gate, weights.up}, "mlp.gate_up", options));
+      mlp.gate_up_, Linear::Create({weights.gate, weights.up},
+                                   absl::StrCat(name, ".gate_up"), options));
   DELTAEDGE_ASSIGN_OR_RETURN(
-      mlp.down_, Linear::Create({weights.down}, "mlp.down", options));
+      mlp.down_,
+      Linear::Create({weights.down}, absl::StrCat(name, ".down"), options));
   return mlp;
 }
 

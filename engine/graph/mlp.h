@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
@@ -28,7 +29,9 @@ struct MlpScratch {
 // SwiGLU, down(silu(gate h) * (up h)) (docs/models.md 1.5). Thread-compatible.
 class Mlp {
  public:
+  // `name` stands in errors; as Linear::Create.
   static absl::StatusOr<Mlp> Create(const MlpWeights& weights,
+                                    absl::string_view name,
                                     const LinearOptions& options);
 
   // y [rows, H] from h [rows, H]; y may not be h. `input` has room for rows of

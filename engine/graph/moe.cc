@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "engine/graph/launch.h"
 #include "kernels/act/act.h"
@@ -60,7 +61,7 @@ int64_t MoeScratch::bytes() const {
 }
 
 absl::StatusOr<Moe> Moe::Create(const MoeWeights& weights,
-                                const MoeConfig& config,
+                                const MoeConfig& config, absl::string_view name,
                                 const LinearOptions& options) {
   Moe moe;
   moe.experts_ = config.experts;
@@ -68,14 +69,17 @@ absl::StatusOr<Moe> Moe::Create(const MoeWeights& weights,
   moe.normalise_ = config.normalise;
   DELTAEDGE_ASSIGN_OR_RETURN(
       moe.router_, Linear::Create({weights.router, weights.shared_router},
-                                  "moe.router", options));
+                                  absl::StrCat(name, ".router"), options));
   DELTAEDGE_ASSIGN_OR_RETURN(
-      moe.gate_up_, LinearStack::Create(weights.gate_up, config.experts,
-                                        "moe.gate_up", options));
+      moe.gate_up_,
+      LinearStack::Create(weights.gate_up, config.experts,
+                          absl::StrCat(name, ".gate_up"), options));
   DELTAEDGE_ASSIGN_OR_RETURN(
-      moe.down_,
-      LinearStack::Create(weights.down, config.experts, "moe.down", options));
-  DELTAEDGE_ASSIGN_OR_RETURN(Mlp shared, Mlp::Create(weights.shared, options));
+      moe.down_, LinearStack::Create(weights.down, config.experts,
+                                     absl::StrCat(name, ".down"), options));
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      Mlp shared,
+      Mlp::Create(weights.shared, absl::StrCat(name, ".shared"), options));
   moe.shared_ = std::make_unique<Mlp>(std::move(shared));
   return moe;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/graph/mlp.h"
 #include "engine/model/config.h"
@@ -45,9 +46,11 @@ struct MoeScratch {
 // rank, so its bits do not depend on the rows beside it. Thread-compatible.
 class Moe {
  public:
-  // Weights and configs have passed their checks.
+  // Weights and configs have passed their checks. `name` stands in errors; as
+  // Linear::Create.
   static absl::StatusOr<Moe> Create(const MoeWeights& weights,
                                     const MoeConfig& config,
+                                    absl::string_view name,
                                     const LinearOptions& options);
 
   // y [rows, H] from h [rows, H]; y may not be h. `input` and `shared` are the

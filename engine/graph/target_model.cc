@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/status_macros.h"
 #include "engine/graph/launch.h"
@@ -150,25 +152,30 @@ class TargetModelImpl : public TargetModel {
     for (size_t i = 0; i < config_.layers.size(); ++i) {
       Layer layer;
       layer.weights = &weights_.layers[i];
+      const std::string name = absl::StrCat("layers.", i);
       if (config_.layers[i] == LayerKind::kGatedDeltaNet) {
         const GdnWeights& w = layer.weights->gdn;
         layer.gdn.index = gdn_layers++;
         // The gates' weights are float always.
         if (w.in_qkv.type == w.in_b.type) {
           DELTAEDGE_ASSIGN_OR_RETURN(
-              layer.gdn.in, Linear::Create({w.in_qkv, w.in_z, w.in_b, w.in_a},
-                                           "gdn.in", options_));
+              layer.gdn.in,
+              Linear::Create({w.in_qkv, w.in_z, w.in_b, w.in_a},
+                             absl::StrCat(name, ".gdn.in"), options_));
         } else {
           DELTAEDGE_ASSIGN_OR_RETURN(
               layer.gdn.in,
-              Linear::Create({w.in_qkv, w.in_z}, "gdn.in", options_));
+              Linear::Create({w.in_qkv, w.in_z}, absl::StrCat(name, ".gdn.in"),
+                             options_));
           DELTAEDGE_ASSIGN_OR_RETURN(
               layer.gdn.gates,
-              Linear::Create({w.in_b, w.in_a}, "gdn.gates", options_));
+              Linear::Create({w.in_b, w.in_a}, absl::StrCat(name, ".gdn.gates"),
+                             options_));
           packed_bytes_ += layer.gdn.gates->packed_bytes();
         }
         DELTAEDGE_ASSIGN_OR_RETURN(
-            layer.gdn.out, Linear::Create({w.out}, "gdn.out", options_));
+            layer.gdn.out,
+            Linear::Create({w.out}, absl::StrCat(name, ".gdn.out"), options_));
         packed_bytes_ +=
             layer.gdn.in->packed_bytes() + layer.gdn.out->packed_bytes();
       } else {
@@ -176,21 +183,25 @@ class TargetModelImpl : public TargetModel {
         layer.attention.index = attention_layers++;
         DELTAEDGE_ASSIGN_OR_RETURN(
             layer.attention.in,
-            Linear::Create({w.q, w.k, w.v}, "attention.in", options_));
+            Linear::Create({w.q, w.k, w.v}, absl::StrCat(name, ".attention.in"),
+                           options_));
         DELTAEDGE_ASSIGN_OR_RETURN(
             layer.attention.out,
-            Linear::Create({w.out}, "attention.out", options_));
+            Linear::Create({w.out}, absl::StrCat(name, ".attention.out"),
+                           options_));
         packed_bytes_ += layer.attention.in->packed_bytes() +
                          layer.attention.out->packed_bytes();
       }
       if (config_.has_experts(i)) {
         DELTAEDGE_ASSIGN_OR_RETURN(
-            Moe moe, Moe::Create(layer.weights->moe, config_.moe, options_));
+            Moe moe, Moe::Create(layer.weights->moe, config_.moe,
+                                 absl::StrCat(name, ".moe"), options_));
         layer.moe = std::make_unique<Moe>(std::move(moe));
         packed_bytes_ += layer.moe->packed_bytes();
       } else {
-        DELTAEDGE_ASSIGN_OR_RETURN(Mlp mlp,
-                                   Mlp::Create(layer.weights->mlp, options_));
+        DELTAEDGE_ASSIGN_OR_RETURN(
+            Mlp mlp, Mlp::Create(layer.weights->mlp, absl::StrCat(name, ".mlp"),
+                                 options_));
         layer.mlp = std::make_unique<Mlp>(std::move(mlp));
         packed_bytes_ += layer.mlp->packed_bytes();
       }

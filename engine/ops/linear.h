@@ -69,12 +69,13 @@ class Linear {
   //
   // InvalidArgument: no part, an empty or absent one, or parts that differ in
   // their inputs or in their weight type; kQ4 with a number of inputs that is
-  // not a multiple of kQ4Block, or with a scale that is not a positive normal
-  // number; kQ8 with more than kMaxQ8Features inputs. Unimplemented: a weight
-  // type, or a processor, that XNNPACK or this class does not serve; without
-  // AVX2, kQ4 with a number of inputs that is not a multiple of 2 * kQ4Block.
-  // DataLoss: options.packed holds something else. ResourceExhausted: no
-  // memory. Internal: anything else that XNNPACK refuses.
+  // not a multiple of kQ4Block; kQ8 with more than kMaxQ8Features inputs.
+  // Unimplemented: a weight type, or a processor, that XNNPACK or this class
+  // does not serve; without AVX2, kQ4 with a number of inputs that is not a
+  // multiple of 2 * kQ4Block. DataLoss: a scale that is not a positive normal
+  // number, or options.packed holds something else. ResourceExhausted: no
+  // memory. Internal: anything else that XNNPACK refuses. Where options.packed
+  // wants weights in its file and has no room: PackedPieces::status().
   static absl::StatusOr<std::unique_ptr<Linear>> Create(
       absl::Span<const MatrixView> parts, absl::string_view name,
       const LinearOptions& options = {});

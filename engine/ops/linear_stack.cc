@@ -115,7 +115,13 @@ absl::StatusOr<std::unique_ptr<LinearStack>> LinearStack::Create(
   const bool whole = stacked.data != nullptr &&
                      (stacked.scales != nullptr || ScaleBytes(stacked) == 0);
   if (stride != outputs && whole) {
-    DELTAEDGE_ASSIGN_OR_RETURN(spread, SpreadOut(stacked, count, stride, name));
+    if (options.packed != nullptr && options.packed->HasNext()) {
+      // Their numbers are not read then.
+      spread.view.rows = count * stride;
+    } else {
+      DELTAEDGE_ASSIGN_OR_RETURN(spread,
+                                 SpreadOut(stacked, count, stride, name));
+    }
   }
   DELTAEDGE_ASSIGN_OR_RETURN(std::unique_ptr<Linear> linear,
                              Linear::Create({spread.view}, name, options));

@@ -31,7 +31,7 @@ class LinearStack {
   // `stacked` [count * out, in]: the rows of one matrix, then those of the
   // next. `name`, `options` and errors as for Linear::Create. While it runs,
   // matrices whose outputs are no multiple of kMaxPanelOutputs need room for a
-  // plain copy.
+  // plain copy, unless packed ones are there.
   static absl::StatusOr<std::unique_ptr<LinearStack>> Create(
       const MatrixView& stacked, int32_t count, absl::string_view name,
       const LinearOptions& options = {});

@@ -21,6 +21,7 @@
 #include "engine/base/checked_math.h"
 #include "engine/base/huge_page_arena.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/dequantise.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
@@ -65,10 +66,6 @@ absl::Status XnnError(xnn_status status, absl::string_view name) {
           absl::StrCat(message,
                        "this processor is not supported (or /proc is "
                        "not mounted)"));
-    case xnn_status_invalid_parameter:
-      // All that it looks at and CheckParts does not.
-      return absl::InvalidArgumentError(
-          absl::StrCat(message, "a scale is not a positive normal number"));
     default:
       return absl::InternalError(
           absl::StrCat(message, "status ", static_cast<int>(status)));
@@ -107,7 +104,7 @@ class PackedWeights {
   xnn_weights_cache_t provider() { return &provider_; }
   // Weights that were packed before and live elsewhere.
   void Use(absl::Span<const std::byte> bytes) { bytes_ = bytes; }
-  // Asked for room before the arena is; null: not.
+  // Where room is, if it has any to give; null: in the arena.
   void set_pieces(PackedPieces* pieces) { pieces_ = pieces; }
   absl::Span<const std::byte> bytes() const { return bytes_; }
   int64_t owned_bytes() const { return owned_bytes_; }
@@ -118,19 +115,16 @@ class PackedWeights {
   static constexpr size_t kNotFound = std::numeric_limits<size_t>::max();
 
   void* Reserve(size_t size) {
-    if (pieces_ != nullptr) {
-      if (std::byte* const data = pieces_->Reserve(size)) {
-        bytes_ = absl::MakeConstSpan(data, size);
-        return data;
-      }
-    }
-    const absl::StatusOr<std::byte*> data = arena_->Allocate(
-        static_cast<int64_t>(size),
-        absl::StrCat("packed weights of product '", name_, "'"));
+    const bool in_file = pieces_ != nullptr && pieces_->in_file();
+    const absl::StatusOr<std::byte*> data =
+        in_file ? pieces_->Reserve(size)
+                : arena_->Allocate(
+                      static_cast<int64_t>(size),
+                      absl::StrCat("packed weights of product '", name_, "'"));
     status_ = data.status();
     if (!data.ok()) return nullptr;
     bytes_ = absl::MakeConstSpan(*data, size);
-    owned_bytes_ = static_cast<int64_t>(size);
+    if (!in_file) owned_bytes_ = static_cast<int64_t>(size);
     return *data;
   }
 
@@ -452,6 +446,16 @@ class XnnLinear final : public Linear {
         Joined::Join(parts, &MatrixView::data, RowBytes(parts[0]), name));
     Joined scales;
     if (packed.empty()) {
+      for (const MatrixView& part : parts) {
+        const absl::Status sound = CheckScales(
+            part.type,
+            absl::MakeConstSpan(static_cast<const std::byte*>(part.scales),
+                                part.rows * ScaleBytes(part)));
+        if (!sound.ok()) {
+          return absl::DataLossError(
+              absl::StrCat("product '", name, "': ", sound.message()));
+        }
+      }
       DELTAEDGE_ASSIGN_OR_RETURN(
           scales,
           Joined::Join(parts, &MatrixView::scales, ScaleBytes(parts[0]), name));

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/base/mmap_file.h"
+#include "engine/base/status_macros.h"
 
 namespace deltaedge {
 
@@ -120,8 +121,8 @@ class PackedCacheWriter {
 class PackedPieces {
  public:
   explicit PackedPieces(const PackedCache* cache) : cache_(cache) {}
-  // `in_file`: products keep their weights in the file's memory, and the writer
-  // must outlive them.
+  // `in_file`: products keep their weights in the file's memory or are not
+  // made, and the writer must outlive them.
   PackedPieces(PackedCacheWriter* writer, bool in_file)
       : writer_(writer), in_file_(in_file) {}
 
@@ -130,12 +131,19 @@ class PackedPieces {
     return cache_ == nullptr ? absl::Span<const std::byte>()
                              : cache_->piece(next_++);
   }
-  // Where it shall be packed; null: wherever the product likes.
-  std::byte* Reserve(size_t size) {
-    if (!in_file_ || !status_.ok()) return nullptr;
+  // Whether Take() has one.
+  bool HasNext() const {
+    return cache_ != nullptr && !cache_->piece(next_).empty();
+  }
+  // Whether it shall be packed where Reserve() says.
+  bool in_file() const { return in_file_; }
+  // Errors are those of status().
+  absl::StatusOr<std::byte*> Reserve(size_t size) {
+    DELTAEDGE_RETURN_IF_ERROR(status_);
     const absl::StatusOr<absl::Span<std::byte>> place = writer_->Reserve(size);
     status_ = place.status();
-    return place.ok() ? place->data() : nullptr;
+    DELTAEDGE_RETURN_IF_ERROR(status_);
+    return place->data();
   }
   // It was packed.
   void Give(absl::Span<const std::byte> piece) {

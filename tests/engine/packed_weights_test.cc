@@ -3,10 +3,12 @@
 // Packed weights in a file: mapped when they are good, made anew when they are
 // not, and never a reason for another answer or for an error.
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,6 +23,7 @@
 #include "absl/crc/crc32c.h"
 #include "absl/strings/match.h"
 #include "absl/types/span.h"
+#include "engine/base/allocation_hooks.h"
 #include "engine/engine.h"
 #include "engine/ops/packed_cache.h"
 #include "engine/options.h"
@@ -74,6 +77,7 @@ class PackedWeightsTest : public ::testing::Test {
     EXPECT_TRUE(engine.ok()) << engine.status();
     if (!engine.ok()) return logits;
     how_ = (*engine)->info().packed_weights;
+    live_bytes_ = LiveAllocatedBytes();
     SessionOptions session_options;
     session_options.max_context = 64;
     auto session = (*engine)->NewSession(session_options);
@@ -116,6 +120,7 @@ class PackedWeightsTest : public ::testing::Test {
   std::string folder_, file_, how_;
   ModelFiles files_;
   std::vector<float> truth_;
+  int64_t live_bytes_ = 0;  // When the engine was open.
 };
 
 TEST_F(PackedWeightsTest, MadeOnceAndMappedAfter) {
@@ -158,6 +163,36 @@ TEST_F(PackedWeightsTest, ExpertsArePackedIntoTheFile) {
   folder_ += "/none";
   EXPECT_TRUE(SameBits(Ask(), truth_));
   EXPECT_THAT(how_, StartsWith("packed in memory; no file"));
+}
+
+// A disk that is full in the middle: what was packed by then is no more.
+TEST_F(PackedWeightsTest, ExpertsThatDoNotFitAreInMemoryOnce) {
+  files_ = {testing::Runfile("tests/testdata/models/moe.gdn"),
+            testing::Runfile("tests/testdata/models/moe_draft.gdn")};
+  file_ = folder_ + "/moe.gdn.packed";
+  truth_ = Ask(EngineOptions::PackedWeights::kMemory);
+  const int64_t in_memory = live_bytes_;
+  EXPECT_TRUE(SameBits(Ask(), truth_));
+  EXPECT_LT(live_bytes_, in_memory);
+  const auto size = static_cast<int64_t>(fs::file_size(file_));
+  rlimit all = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &all), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  for (const int64_t room : {int64_t{1}, size / 3, size / 2, size - 1}) {
+    SCOPED_TRACE(room);
+    fs::remove_all(folder_);  // The draft's as well.
+    fs::create_directory(folder_);
+    const rlimit some = {static_cast<rlim_t>(room), all.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &some), 0);
+    const std::vector<float> scores = Ask();
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &all), 0);
+    EXPECT_TRUE(SameBits(scores, truth_));
+    EXPECT_THAT(how_, AllOf(StartsWith("packed in memory; no file"),
+                            HasSubstr("moe.gdn.packed")));
+    EXPECT_EQ(live_bytes_, in_memory);
+    EXPECT_FALSE(fs::exists(file_));
+  }
+  std::signal(SIGXFSZ, handler);
 }
 
 TEST_F(PackedWeightsTest, CutAnywhereItIsMadeAnew) {

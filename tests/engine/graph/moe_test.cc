@@ -85,7 +85,7 @@ class Mixture {
 
   // Unimplemented: not with this type on this processor.
   absl::Status Make(const LinearOptions& options = {}) {
-    auto moe = Moe::Create(weights_, shape_.config, options);
+    auto moe = Moe::Create(weights_, shape_.config, "moe", options);
     if (moe.ok()) moe_ = std::make_unique<Moe>(*std::move(moe));
     return moe.status();
   }

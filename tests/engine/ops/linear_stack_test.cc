@@ -7,14 +7,17 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/base/allocation_hooks.h"
 #include "engine/base/thread_pool.h"
 #include "engine/model/weights.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
+#include "engine/ops/packed_cache.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/ops/linear_case.h"
@@ -114,6 +117,39 @@ TEST_P(LinearStackTest, OneKernelForAllGivesTheSame) {
   LinearOptions options;
   options.one_kernel = true;
   const auto stack = Stack(options);
+  const std::vector<float> singly = Singly(kMatrices);
+  std::vector<Group> groups;
+  for (int m = 0; m < kMatrices; ++m) groups.push_back({m, 1});
+  std::vector<float> y(static_cast<size_t>(kMatrices) * out_);
+  input_.Set(x_.data(), kMatrices, in_);
+  stack->Run(input_, groups, y.data(), nullptr);
+  EXPECT_TRUE(SameBits(y, singly));
+}
+
+// From packed weights it is made without a copy of any, whatever the number of
+// outputs.
+TEST_P(LinearStackTest, PackedWeightsAreUsedWhereTheyLie) {
+  const std::string path = ::testing::TempDir() + "/stack.packed";
+  auto writer = PackedCacheWriter::Create(path, "key");
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  LinearOptions options;
+  PackedPieces written(writer->get(), /*in_file=*/false);
+  options.packed = &written;
+  Stack(options);
+  ASSERT_TRUE(written.status().ok());
+  ASSERT_TRUE((*writer)->Commit().ok());
+  const auto cache =
+      PackedCache::Open(path, "key", PackedCache::Verify::kStructure);
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  PackedPieces pieces(cache->get());
+  options.packed = &pieces;
+  const int64_t before = AllocationCount();
+  const auto stack = Stack(options);
+  // Scales that stand for others.
+  EXPECT_EQ(AllocationCount() - before,
+            matrix_.View().scales == nullptr ? 0 : 1);
+  EXPECT_EQ(stack->packed_bytes(), 0);
+
   const std::vector<float> singly = Singly(kMatrices);
   std::vector<Group> groups;
   for (int m = 0; m < kMatrices; ++m) groups.push_back({m, 1});
