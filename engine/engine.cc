@@ -335,6 +335,9 @@ absl::StatusOr<EngineImpl::Limits> EngineImpl::Resolve(
             : absl::StrCat("; at most ", most, " can be drafted")));
   }
   if (limits.draft_tokens == 0) limits.source = DraftSource::kNone;
+  limits.lookup = limits.source == DraftSource::kLookup ||
+                  (limits.source != DraftSource::kNone &&
+                   !options.draft_tokens.has_value());
   limits.rollback = options.rollback;
   return limits;
 }
@@ -342,6 +345,11 @@ absl::StatusOr<EngineImpl::Limits> EngineImpl::Resolve(
 absl::StatusOr<std::unique_ptr<BlockDrafter>> EngineImpl::MakeDrafter(
     const SessionOptions& options, const Limits& limits) {
   std::unique_ptr<BlockDrafter> drafter;
+  std::unique_ptr<LookupDrafter> lookup;
+  if (limits.lookup) {
+    DELTAEDGE_ASSIGN_OR_RETURN(lookup,
+                               LookupDrafter::Create(limits.max_context));
+  }
   switch (limits.source) {
     case DraftSource::kNone:
       return std::make_unique<NullDrafter>();
@@ -355,16 +363,14 @@ absl::StatusOr<std::unique_ptr<BlockDrafter>> EngineImpl::MakeDrafter(
       break;
     }
     case DraftSource::kLookup:
-      if (options.draft_tokens.has_value()) {
-        return std::make_unique<LookupDrafter>();
-      }
+      if (options.draft_tokens.has_value()) return lookup;
       break;
   }
   if (options.draft_tokens.has_value()) return drafter;
   absl::MutexLock lock(&step_mutex);
   return std::make_unique<AdaptiveDrafter>(
       std::move(drafter), limits.source, &draft_histories[limits.source],
-      &draft_histories[DraftSource::kLookup]);
+      std::move(lookup), &draft_histories[DraftSource::kLookup]);
 }
 
 namespace {
@@ -431,6 +437,13 @@ absl::StatusOr<SessionMemory> EngineImpl::EstimateMemory(
     memory.draft_bytes =
         DFlashContext::Bytes(draft_file->draft_config(), limits.max_context);
   }
+  if (limits.lookup) {
+    memory.draft_bytes += LookupDrafter::Bytes(limits.max_context);
+  }
+  memory.score_bytes = int64_t{1 + limits.draft_tokens} * config.vocab_size *
+                       static_cast<int64_t>(sizeof(float));
+  memory.token_bytes =
+      limits.max_context * static_cast<int64_t>(sizeof(TokenId));
   return memory;
 }
 

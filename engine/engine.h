@@ -39,8 +39,16 @@ struct ModelInfo {
 struct SessionMemory {
   int64_t kv_bytes = 0;         // Keys and values; used as the sequence grows.
   int64_t recurrent_bytes = 0;  // States, journals and convolution windows.
-  int64_t draft_bytes = 0;      // The draft's context; used as it grows.
-  int64_t total() const { return kv_bytes + recurrent_bytes + draft_bytes; }
+  // The draft model's context and what the look-up remembers; used as the
+  // sequence grows.
+  int64_t draft_bytes = 0;
+  // Scores of a block; taken by the first Start() that wants
+  // GenerateOptions::logits.
+  int64_t score_bytes = 0;
+  int64_t token_bytes = 0;  // The sequence's ids; used as it grows.
+  int64_t total() const {
+    return kv_bytes + recurrent_bytes + draft_bytes + score_bytes + token_bytes;
+  }
 };
 
 // Weights, packed once, and the threads that run them. Heavy: make one.

@@ -45,6 +45,7 @@ class EngineImpl {
     int64_t max_context = 0;
     int32_t draft_tokens = 0;  // At most.
     DraftSource source = DraftSource::kNone;
+    bool lookup = false;  // Whether it is asked too, or alone.
     Rollback rollback = Rollback::kJournal;
   };
   absl::StatusOr<Limits> Resolve(const SessionOptions& options) const;

@@ -98,6 +98,7 @@ class Session::Impl {
         state_(std::move(state)),
         drafter_(std::move(drafter)),
         run_(engine_->tokenizer.get()) {
+    tokens_.reserve(static_cast<size_t>(limits_.max_context));
     ClearStats();
   }
 
@@ -192,11 +193,6 @@ class Session::Impl {
     run_.stop_text = StopTextMatcher(options.stop_texts);
     run_.produced = 0;
     run_.started = true;
-    const int64_t most =
-        std::min(limits_.max_context,
-                 static_cast<int64_t>(tokens_.size()) + options.max_new_tokens);
-    tokens_.reserve(static_cast<size_t>(most));
-    drafter_->Reserve(most);
     return absl::OkStatus();
   }
 
@@ -648,7 +644,7 @@ class Session::Impl {
 
   // The sequence. state_ covers all of tokens_ but the last, and beyond it the
   // block of step_, of which the first taken_ tokens have been delivered.
-  std::vector<TokenId> tokens_;
+  std::vector<TokenId> tokens_;  // With room for max_context.
   TargetSequence state_;
   const std::unique_ptr<BlockDrafter> drafter_;
   StepResult step_;

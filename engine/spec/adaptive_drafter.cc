@@ -4,15 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/model/config.h"
-
 namespace deltaedge {
-
-void AdaptiveDrafter::Reserve(int64_t tokens) {
-  lookup_.Reserve(tokens);
-  found_.reserve(kMaxBlockRows);
-  if (main_ != nullptr) main_->Reserve(tokens);
-}
 
 DraftChoice AdaptiveDrafter::Plan(absl::Span<const TokenId> sequence,
                                   int32_t max_drafts,
@@ -32,7 +24,8 @@ DraftChoice AdaptiveDrafter::Plan(absl::Span<const TokenId> sequence,
   const bool decided = best.reason == DraftReason::kProbe ||
                        best.reason == DraftReason::kMeasure;
   if (!decided) {
-    lookup_.Propose(sequence, max_drafts, CancelFlags(), &found_).IgnoreError();
+    lookup_->Propose(sequence, max_drafts, CancelFlags(), &found_)
+        .IgnoreError();
     if (!found_.empty()) {
       const DraftPlanner::Choice found = lookup_planner_.Choose(
           static_cast<int32_t>(found_.size()), first_, verifying);
@@ -97,7 +90,7 @@ absl::Status AdaptiveDrafter::ObservePrefill(const BlockPlan& plan,
 }
 
 void AdaptiveDrafter::Reset() {
-  lookup_.Reset();
+  lookup_->Reset();
   first_ = true;
   choice_ = {};
   if (main_ != nullptr) main_->Reset();

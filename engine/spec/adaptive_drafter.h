@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/base/cancel_flags.h"
+#include "engine/model/config.h"
 #include "engine/spec/block_drafter.h"
 #include "engine/spec/draft_planner.h"
 #include "engine/spec/lookup_drafter.h"
@@ -28,11 +29,16 @@ class AdaptiveDrafter : public BlockDrafter {
   // `main` may be null: only the look-up. `main_source` is for stats. What the
   // engine knows of either source must outlive it.
   AdaptiveDrafter(std::unique_ptr<BlockDrafter> main, DraftSource main_source,
-                  DraftHistory* main_history, DraftHistory* lookup_history)
+                  DraftHistory* main_history,
+                  std::unique_ptr<LookupDrafter> lookup,
+                  DraftHistory* lookup_history)
       : main_(std::move(main)),
         main_source_(main_source),
+        lookup_(std::move(lookup)),
         main_planner_(main_history),
-        lookup_planner_(lookup_history) {}
+        lookup_planner_(lookup_history) {
+    found_.reserve(kMaxBlockRows);
+  }
 
   DFlashDrafter* dflash() override {
     return choice_.source == main_source_ && main_ != nullptr ? main_->dflash()
@@ -45,7 +51,6 @@ class AdaptiveDrafter : public BlockDrafter {
     return main_ != nullptr && main_->wants_taps();
   }
 
-  void Reserve(int64_t tokens) override;
   DraftChoice Plan(absl::Span<const TokenId> sequence, int32_t max_drafts,
                    const CostCurve& verifying) override;
   absl::Status Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
@@ -71,7 +76,7 @@ class AdaptiveDrafter : public BlockDrafter {
 
   const std::unique_ptr<BlockDrafter> main_;
   const DraftSource main_source_;
-  LookupDrafter lookup_;
+  const std::unique_ptr<LookupDrafter> lookup_;
   DraftPlanner main_planner_, lookup_planner_;
 
   bool first_ = true;   // Whether the next block is the first behind a prompt.

@@ -39,10 +39,6 @@ class BlockDrafter {
   // Whether Observe...() need the target's tapped rows.
   virtual bool wants_taps() const = 0;
 
-  // The sequence may grow to `tokens`: takes the memory for that, so that steps
-  // need not.
-  virtual void Reserve(int64_t /*tokens*/) {}
-
   // How much to draft for the next block, at most `max_drafts`: what Propose()
   // will be asked for, unless it is 0. By default all there is room for.
   // `verifying`: what steps take, by rows.

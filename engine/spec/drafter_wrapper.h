@@ -32,7 +32,6 @@ class ForwardingDrafter : public BlockDrafter {
   DFlashDrafter* dflash() override { return drafter_->dflash(); }
   DFlashContext* context() override { return drafter_->context(); }
   bool wants_taps() const override { return drafter_->wants_taps(); }
-  void Reserve(int64_t tokens) override { drafter_->Reserve(tokens); }
   DraftChoice Plan(absl::Span<const TokenId> sequence, int32_t max_drafts,
                    const CostCurve& verifying) override {
     return drafter_->Plan(sequence, max_drafts, verifying);

@@ -270,7 +270,8 @@ TEST_F(AdaptiveTest, ALookupNeedsNoDraftFile) {
   ASSERT_TRUE(engine.ok()) << engine.status();
   SessionOptions with, without;
   with.lookup = true;
-  EXPECT_EQ((*engine)->EstimateMemory(with)->draft_bytes, 0);
+  with.max_context = 1024;
+  EXPECT_EQ((*engine)->EstimateMemory(with)->draft_bytes, 3 * 2048 * 4);
   EXPECT_TRUE((*engine)->NewSession(with).ok());
   without.draft_tokens = 1;
   const absl::Status status = (*engine)->NewSession(without).status();

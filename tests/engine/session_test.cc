@@ -18,8 +18,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "engine/base/allocation_hooks.h"
+#include "engine/drafter.h"
 #include "engine/engine.h"
 #include "engine/options.h"
 #include "gmock/gmock.h"
@@ -263,21 +265,69 @@ TEST(SessionTest, MemoryIsEstimatedAndLimited) {
   EXPECT_LT(small->recurrent_bytes, large->recurrent_bytes);
   EXPECT_EQ(small->kv_bytes, large->kv_bytes);
 
-  const int64_t before = LiveAllocatedBytes();
-  auto session = DemoEngine().NewSession(drafting);
-  ASSERT_TRUE(session.ok());
-  const int64_t used = LiveAllocatedBytes() - before;
-  EXPECT_GE(used, large->total());
-  EXPECT_LT(used, large->total() + large->total() / 50);
-  session->reset();
-  EXPECT_EQ(LiveAllocatedBytes(), before);
-
   drafting.memory_limit_bytes = large->total() - 1;
   const absl::Status status = DemoEngine().NewSession(drafting).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(status.message(), HasSubstr(std::to_string(large->total())));
   drafting.memory_limit_bytes = large->total();
   EXPECT_TRUE(DemoEngine().NewSession(drafting).ok());
+}
+
+class EchoDrafter : public Drafter {
+ public:
+  void Propose(absl::Span<const TokenId> sequence, int32_t max_drafts,
+               std::vector<TokenId>* drafts) override {
+    drafts->assign(max_drafts, sequence.back());
+  }
+};
+
+// By sessions of all kinds, at the end of an answer with scores.
+TEST(SessionTest, TakesTheMemoryThatWasEstimated) {
+  std::vector<SessionOptions> kinds(7);  // The last: drafts of the model.
+  kinds[0].draft_tokens = 0;
+  kinds[1].draft_tokens = 3;
+  kinds[2].draft_tokens = 7;
+  kinds[2].rollback = Rollback::kSlots;
+  kinds[3].lookup = true;
+  kinds[4].lookup = true;
+  kinds[4].draft_tokens = 5;
+  kinds[5].drafter = std::make_shared<EchoDrafter>();
+  GenerateOptions rules;
+  rules.max_new_tokens = 60;
+  rules.ignore_model_stop_tokens = true;
+  rules.logits = true;
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    for (const int32_t context : {0, 100}) {
+      SCOPED_TRACE(absl::StrCat("kind ", i, ", max_context ", context));
+      SessionOptions options = kinds[i];
+      options.max_context = context;
+      const auto memory = DemoEngine().EstimateMemory(options);
+      ASSERT_TRUE(memory.ok()) << memory.status();
+      const auto run = [&] {
+        auto session = DemoEngine().NewSession(options);
+        EXPECT_TRUE(session.ok()) << session.status();
+        EXPECT_TRUE((*session)->Prefill({1, 2, 3}).ok());
+        EXPECT_TRUE(
+            (*session)
+                ->Generate(rules, [](const TokenEvent&) { return true; })
+                .ok());
+        return *std::move(session);
+      };
+      run();  // The engine's own buffers grow to what is needed.
+      const int64_t before = LiveAllocatedBytes();
+      const int64_t allocations = AllocationCount();
+      auto session = run();
+      const int64_t used = LiveAllocatedBytes() - before;
+      const int64_t estimated = memory->total() - memory->token_bytes;
+      EXPECT_GE(used, estimated);
+      // What the allocator adds to each.
+      EXPECT_LE(used, estimated + 128 * (AllocationCount() - allocations));
+      EXPECT_EQ(session->tokens().capacity() * sizeof(TokenId),
+                memory->token_bytes);
+      session.reset();
+      EXPECT_EQ(LiveAllocatedBytes(), before);
+    }
+  }
 }
 
 TEST(SessionTest, NoMemoryIsAnErrorWhereverItStrikes) {

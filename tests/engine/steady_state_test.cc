@@ -138,17 +138,43 @@ class SteadyStateTest : public ::testing::TestWithParam<Case> {
     const auto token = session.Next();
     return token.ok() && token->has_value();
   }
+
+  // Counts as soon as `session`, which is in a loop of Next(), has warmed up.
+  static void ExpectSteady(Session& session) {
+    for (int i = 0; i < kWarmUpTokens; ++i) ASSERT_TRUE(NextIsThere(session));
+    const int64_t before = HeapCalls();
+    int tokens = 0;
+    while (tokens < kTokens && NextIsThere(session)) ++tokens;
+    EXPECT_EQ(HeapCalls(), before);
+    EXPECT_EQ(tokens, kTokens);
+  }
 };
 
 TEST_P(SteadyStateTest, NextAllocatesNothing) {
   const auto engine = Open(GetParam().threads);
   const auto session = Started(*engine, "What is a dog?", GetParam());
+  ExpectSteady(*session);
+}
+
+class CopiedSteadyStateTest : public SteadyStateTest {};
+
+// A loop that goes on in a fork, and in a session that was restored.
+TEST_P(CopiedSteadyStateTest, NextAllocatesNothing) {
+  const auto engine = Open(GetParam().threads);
+  const auto session = Started(*engine, "What is a dog?", GetParam());
   for (int i = 0; i < kWarmUpTokens; ++i) ASSERT_TRUE(NextIsThere(*session));
-  const int64_t before = HeapCalls();
-  int tokens = 0;
-  while (tokens < kTokens && NextIsThere(*session)) ++tokens;
-  EXPECT_EQ(HeapCalls(), before);
-  EXPECT_EQ(tokens, kTokens);
+  const auto fork = session->Fork();
+  ASSERT_TRUE(fork.ok()) << fork.status();
+  ExpectSteady(**fork);
+
+  const auto snapshot = session->Take();
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  SessionOptions options = GetParam().session;
+  options.max_context = kContext;
+  const auto restored = engine->NewSession(options);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  ASSERT_TRUE((*restored)->Restore(*snapshot).ok());
+  ExpectSteady(**restored);
 }
 
 class StepManySteadyStateTest : public SteadyStateTest {};
@@ -183,6 +209,15 @@ TEST_P(StepManySteadyStateTest, AllocatesItsAnswerOnly) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, SteadyStateTest, ::testing::ValuesIn(Cases()),
                          [](const auto& c) { return c.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Ways, CopiedSteadyStateTest,
+    ::testing::Values(Case{"plain_with_logits", Drafts(0), Logits()},
+                      Case{"draft_model_sampled", Drafts(7), TopK()},
+                      Case{"draft_model_slots", Slots(7), StopTexts()},
+                      Case{"adaptive", SessionOptions(), {}},
+                      Case{"lookup", Lookup(5), {}},
+                      Case{"lookup_adaptive", Lookup(std::nullopt), {}}),
+    [](const auto& c) { return c.param.name; });
 // Pinned: which sessions have ever drafted at once is not up to the clock.
 INSTANTIATE_TEST_SUITE_P(Ways, StepManySteadyStateTest,
                          ::testing::Values(Case{"plain", Drafts(0), {}},

@@ -16,6 +16,7 @@
 #include "engine/base/cancel_flags.h"
 #include "engine/spec/block_drafter.h"
 #include "engine/spec/draft_planner.h"
+#include "engine/spec/lookup_drafter.h"
 #include "engine/state/sequence_state.h"
 #include "engine/stats.h"
 #include "engine/types.h"
@@ -43,7 +44,8 @@ class AdaptiveDrafterTest : public ::testing::Test {
     auto main = std::make_unique<Scripted>();
     main_ = main.get();
     drafter_ = std::make_unique<AdaptiveDrafter>(
-        std::move(main), DraftSource::kModel, &history_, &lookup_history_);
+        std::move(main), DraftSource::kModel, &history_,
+        *LookupDrafter::Create(1024), &lookup_history_);
     // Steps of a machine on which a row more costs a fifth.
     for (int i = 0; i < 3; ++i) {
       for (int32_t rows = 1; rows <= 8; ++rows) {
