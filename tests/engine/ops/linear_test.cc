@@ -320,6 +320,24 @@ TEST(LinearLimitsTest, FourBitsMayHaveToComeInPairsOfBlocks) {
   }
 }
 
+TEST(LinearLimitsTest, ScalesOfEightBitsArePositiveAndNormal) {
+  const std::vector<int8_t> bytes(2 * 32, 7);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const WeightType type : {WeightType::kQ8, WeightType::kQ8W}) {
+    for (const float bad : {0.0f, -1.0f, 1e-40f, kInfinity, -kInfinity,
+                            std::numeric_limits<float>::quiet_NaN()}) {
+      const float scales[] = {1.0f, bad};
+      const MatrixView view = {bytes.data(), type, 2, 32, scales};
+      const absl::Status status = Linear::Create({view}, "bad").status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << bad;
+      EXPECT_THAT(status.message(), HasSubstr("'bad': scale 1 is "));
+    }
+    const float scales[] = {1.0f, std::numeric_limits<float>::min()};
+    const MatrixView view = {bytes.data(), type, 2, 32, scales};
+    EXPECT_TRUE(Linear::Create({view}, "good").ok());
+  }
+}
+
 TEST(LinearLimitsTest, ScalesOfFourBitsArePositiveAndNormal) {
   const std::vector<uint8_t> bytes(32, 0x12);
   // 0, -1, a denormal, infinity, a NaN; then the least normal and 1.
