@@ -130,11 +130,9 @@ void MmapFile::Copy(const void* from, size_t size, void* to) const {
 }
 
 void MmapFile::UseHugePages() const {
-#ifdef MADV_HUGEPAGE
   if (data_ != nullptr) {
     madvise(data_, static_cast<size_t>(size_), MADV_HUGEPAGE);
   }
-#endif
 }
 
 void MmapFile::Evict() const {
