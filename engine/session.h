@@ -93,9 +93,9 @@ class Session {
   // Picks tokens until something ends it; `on_token` is called on this thread,
   // in order, for each delivered token, with no lock held. It may return false
   // to stop, and may call Cancel() and the const methods; other calls on this
-  // session from inside it return FailedPrecondition. Must not throw. A stop, a Cancel() and a
-  // full context are results, not errors. FailedPrecondition: nothing was
-  // prefilled. InvalidArgument: bad options.
+  // session from inside it return FailedPrecondition. Must not throw. A stop, a
+  // Cancel() and a full context are results, not errors. FailedPrecondition:
+  // nothing was prefilled. InvalidArgument: bad options.
   absl::StatusOr<GenerateResult> Generate(
       const GenerateOptions& options,
       absl::FunctionRef<bool(const TokenEvent&)> on_token);
