@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How much of a model's packed weights, mapped from their file, decoding makes
-// resident: all of a dense model, but only chosen experts of a mixture.
+// resident: all of a dense model, but only chosen experts of a mixture; and how
+// long it took since the start.
 //
 //   expert_memory --target=FILE.gdn [--tokens=1,8,64]
 
@@ -17,6 +18,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "engine/base/status_macros.h"
 #include "engine/engine.h"
 #include "engine/model/config.h"
@@ -71,14 +74,18 @@ absl::Status Run() {
                Mebibytes(weights.others) + share * Mebibytes(weights.experts));
 
   EngineOptions options;
+  const absl::Time start = absl::Now();
   // The first may write the file, whose pages it then has.
   DELTAEDGE_RETURN_IF_ERROR(Engine::Open({target, ""}, options).status());
   DELTAEDGE_ASSIGN_OR_RETURN(const auto engine,
                              Engine::Open({target, ""}, options));
   const auto print = [&](int32_t tokens) {
-    absl::PrintF("%4d tokens       %9.1f MiB resident of the packed file\n",
-                 tokens,
-                 Mebibytes(testing::ResidentBytesOfFile(target + ".packed")));
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    absl::PrintF(
+        "%4d tokens       %9.1f MiB resident of the packed file, after %.2f "
+        "s\n",
+        tokens, Mebibytes(testing::ResidentBytesOfFile(target + ".packed")),
+        seconds);
   };
   print(0);
   SessionOptions plain;
