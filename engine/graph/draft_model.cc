@@ -13,6 +13,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/graph/launch.h"
 #include "engine/graph/mlp.h"
+#include "engine/graph/rope_cache.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_input.h"
 #include "kernels/act/act.h"
@@ -117,6 +118,8 @@ class DraftModel::Impl {
                                Floats({max_rows_, attention.rotary_dim / 2}));
     DELTAEDGE_ASSIGN_OR_RETURN(sin_,
                                Floats({max_rows_, attention.rotary_dim / 2}));
+    DELTAEDGE_ASSIGN_OR_RETURN(
+        rope_, RopeCache::Create(attention.rotary_dim, attention.rope_theta));
     const int32_t widest =
         std::max({weights_.fc.cols, attention.queries(),
                   static_cast<int32_t>(config_.intermediate_size)});
@@ -199,8 +202,8 @@ class DraftModel::Impl {
 
   int64_t scratch_bytes() const {
     return context_.size_bytes() + kv_.size_bytes() + cos_.size_bytes() +
-           sin_.size_bytes() + gathered_.size_bytes() + input_.bytes() +
-           pass_.bytes();
+           sin_.size_bytes() + rope_.bytes() + gathered_.size_bytes() +
+           input_.bytes() + pass_.bytes();
   }
 
   const DraftConfig config_;
@@ -390,9 +393,8 @@ class DraftModel::Impl {
     const int32_t half = config_.attention.rotary_dim / 2;
     int64_t row = 0;
     for (const Segment& segment : segments_) {
-      RopeTable(segment.position, segment.rows, config_.attention.rotary_dim,
-                config_.attention.rope_theta, cos_.data() + row * half,
-                sin_.data() + row * half);
+      rope_.Copy(segment.position, segment.rows, cos_.data() + row * half,
+                 sin_.data() + row * half);
       row += segment.rows;
     }
   }
@@ -436,8 +438,9 @@ class DraftModel::Impl {
   AlignedArray<float> context_;    // [max_rows, H]
   AlignedArray<float> kv_;         // [max_rows, 2 * Hkv * D]
   AlignedArray<float> cos_, sin_;  // [max_rows, rotary_dim / 2]
-  AlignedArray<float> gathered_;   // [max_rows, taps * H]
-  int32_t pass_rows_ = 0;          // R of pass_; at most kMaxPassRows.
+  RopeCache rope_;
+  AlignedArray<float> gathered_;  // [max_rows, taps * H]
+  int32_t pass_rows_ = 0;         // R of pass_; at most kMaxPassRows.
   PassBuffers pass_;
   // Of the current chunk or pass.
   std::vector<DraftInjection> chunk_;

@@ -14,6 +14,7 @@
 #include "engine/graph/launch.h"
 #include "engine/graph/mlp.h"
 #include "engine/graph/moe.h"
+#include "engine/graph/rope_cache.h"
 #include "engine/ops/embedding.h"
 #include "engine/ops/linear_input.h"
 #include "kernels/act/act.h"
@@ -69,7 +70,8 @@ struct Activations {
   AlignedArray<float> beta;       // [rows, Hv]
   AlignedArray<float> mixed;      // [rows, Hv*Dv or Hq*D]
   AlignedArray<float> cos, sin;   // [rows, rotary_dim / 2]
-  std::vector<KeyRange> ranges;   // [rows]
+  RopeCache rope;
+  std::vector<KeyRange> ranges;  // [rows]
   LinearInput input;
   MlpScratch mlp;
   MoeScratch moe;
@@ -79,7 +81,7 @@ struct Activations {
             convolved.size() + log_decay.size() + beta.size() + mixed.size() +
             cos.size() + sin.size()) *
                static_cast<int64_t>(sizeof(float)) +
-           input.bytes() + mlp.bytes() + moe.bytes();
+           rope.bytes() + input.bytes() + mlp.bytes() + moe.bytes();
   }
 };
 
@@ -110,6 +112,8 @@ absl::StatusOr<Activations> AllocateActivations(const TargetConfig& config,
   DELTAEDGE_RETURN_IF_ERROR(allocate(mixed, &a.mixed));
   DELTAEDGE_RETURN_IF_ERROR(allocate(attention.rotary_dim / 2, &a.cos));
   DELTAEDGE_RETURN_IF_ERROR(allocate(attention.rotary_dim / 2, &a.sin));
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      a.rope, RopeCache::Create(attention.rotary_dim, attention.rope_theta));
   a.ranges.resize(max_rows);
   const int32_t mlp_size =
       std::max(config.intermediate_size, config.moe.shared_size);
@@ -227,10 +231,9 @@ class TargetModelImpl : public TargetModel {
       const int32_t begin = row_begin_.back();
       const int32_t half = config_.attention.rotary_dim / 2;
       Embed(pass.tokens, x + int64_t{begin} * hidden);
-      RopeTable(pass.plan.position, pass.plan.rows,
-                config_.attention.rotary_dim, config_.attention.rope_theta,
-                act_.cos.data() + int64_t{begin} * half,
-                act_.sin.data() + int64_t{begin} * half);
+      act_.rope.Copy(pass.plan.position, pass.plan.rows,
+                     act_.cos.data() + int64_t{begin} * half,
+                     act_.sin.data() + int64_t{begin} * half);
       for (int32_t t = 0; t < pass.plan.rows; ++t) {
         act_.ranges[begin + t] = {0, pass.plan.position + t + 1};
       }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -322,7 +323,9 @@ class XnnLinear final : public Linear {
       batch.x_row_bytes = in * sizeof(float);
     }
     batch.rows = input.rows();
-    batch.tile_rows = TileRows(heights_, input.rows());
+    batch.tile_rows = input.rows() <= kFewRows
+                          ? tile_rows_[input.rows()]
+                          : TileRows(heights_, input.rows());
     return batch;
   }
 
@@ -516,10 +519,15 @@ class XnnLinear final : public Linear {
       }
     }
     add(tallest, kernel_of(tallest));
+    for (int32_t rows = 1; rows <= kFewRows; ++rows) {
+      tile_rows_[rows] = TileRows(heights_, rows);
+    }
     return absl::OkStatus();
   }
 
   static constexpr size_t kMaxHeights = 8;
+  // Products of so many are short enough for TileRows() to count.
+  static constexpr int32_t kFewRows = 16;
   // More than any panel has.
   static constexpr int64_t kEnoughOutputs = 256;
 
@@ -530,6 +538,7 @@ class XnnLinear final : public Linear {
   int64_t panel_columns_ = 0;
   absl::InlinedVector<int32_t, kMaxHeights> heights_;  // Ascending.
   absl::InlinedVector<XnnKernel, kMaxHeights> kernels_;
+  std::array<int32_t, kFewRows + 1> tile_rows_ = {};  // TileRows()
   decltype(xnn_operator::params) params_ = {};
 };
 
