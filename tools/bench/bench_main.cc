@@ -76,11 +76,12 @@ ABSL_FLAG(std::vector<std::string>, threads, {"0"},
           "there are cores, or big cores");
 ABSL_FLAG(bool, big_cores, false,
           "keep the threads on the big cores (EngineOptions::placement)");
-ABSL_FLAG(int32_t, decode, 64, "new tokens of plain decoding. 0: not measured");
-ABSL_FLAG(std::vector<std::string>, rows,
+ABSL_FLAG(deltaedge::FlagValue<int32_t>, decode, 64,
+          "new tokens of plain decoding. 0: not measured");
+ABSL_FLAG(deltaedge::FlagValue<std::vector<std::string>>, rows,
           std::vector<std::string>({"1", "2", "4", "8", "16"}),
           "rows of whole steps of the target. 0: not measured");
-ABSL_FLAG(std::vector<std::string>, prefill,
+ABSL_FLAG(deltaedge::FlagValue<std::vector<std::string>>, prefill,
           std::vector<std::string>({"128", "512"}),
           "rows of prompts. 0: not measured. Defaults, of other flags too, "
           "shrink to a model's context");
@@ -90,9 +91,10 @@ ABSL_FLAG(bool, spec, true,
 ABSL_FLAG(int32_t, sessions, 4,
           "sessions that are stepped together against one after another. 0: "
           "not measured");
-ABSL_FLAG(int32_t, max_new_tokens, 64,
+ABSL_FLAG(deltaedge::FlagValue<int32_t>, max_new_tokens, 64,
           "new tokens of an answer of --spec, --sessions and --serving");
-ABSL_FLAG(std::vector<std::string>, draft_tokens, {"max"},
+ABSL_FLAG(deltaedge::FlagValue<std::vector<std::string>>, draft_tokens,
+          std::vector<std::string>({"max"}),
           "tokens drafted in a step of --spec, --sessions and --serving: a "
           "number; max: all that the draft's block has; auto: the engine "
           "chooses");
@@ -109,7 +111,8 @@ ABSL_FLAG(
     "of --serving: a file with a prompt on each line, as text or as "
     "{\"prompt\": \"...\"}; a question where the model has a chat format. "
     "Default: the dictionary's questions, none for other models");
-ABSL_FLAG(int32_t, prompt, 64, "tokens of a random prompt");
+ABSL_FLAG(deltaedge::FlagValue<int32_t>, prompt, 64,
+          "tokens of a random prompt");
 ABSL_FLAG(std::vector<std::string>, rollback,
           std::vector<std::string>({"journal", "slots"}),
           "ways of rolling back");
@@ -174,12 +177,12 @@ absl::StatusOr<Plan> PlanFromFlags() {
            {"memory", "file"}));
   plan.packed_weights = packed == 0 ? EngineOptions::PackedWeights::kMemory
                                     : EngineOptions::PackedWeights::kFile;
-  plan.decode = absl::GetFlag(FLAGS_decode);
+  plan.decode = absl::GetFlag(FLAGS_decode).value;
   plan.spec = absl::GetFlag(FLAGS_spec);
   plan.serving = absl::GetFlag(FLAGS_serving);
   plan.sessions = absl::GetFlag(FLAGS_sessions);
-  plan.new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
-  plan.prompt = absl::GetFlag(FLAGS_prompt);
+  plan.new_tokens = absl::GetFlag(FLAGS_max_new_tokens).value;
+  plan.prompt = absl::GetFlag(FLAGS_prompt).value;
   plan.repetitions = absl::GetFlag(FLAGS_repetitions);
   // FitPlan() knows how many tokens a model has room for.
   DELTAEDGE_RETURN_IF_ERROR(CheckRange("decode", plan.decode, 0, kMaxTokens));
@@ -214,10 +217,10 @@ absl::StatusOr<Plan> PlanFromFlags() {
                                      ThreadPool::kMaxThreads));
   DELTAEDGE_ASSIGN_OR_RETURN(
       plan.rows,
-      NumbersOrNone("rows", absl::GetFlag(FLAGS_rows), 1, kMaxBlockRows));
+      NumbersOrNone("rows", absl::GetFlag(FLAGS_rows).value, 1, kMaxBlockRows));
   DELTAEDGE_ASSIGN_OR_RETURN(
-      plan.prefill,
-      NumbersOrNone("prefill", absl::GetFlag(FLAGS_prefill), 1, kMaxTokens));
+      plan.prefill, NumbersOrNone("prefill", absl::GetFlag(FLAGS_prefill).value,
+                                  1, kMaxTokens));
   const std::vector<std::string> rollbacks = absl::GetFlag(FLAGS_rollback);
   DELTAEDGE_RETURN_IF_ERROR(CheckList("rollback", rollbacks));
   for (const std::string& name : rollbacks) {
@@ -227,7 +230,7 @@ absl::StatusOr<Plan> PlanFromFlags() {
                                         : Rollback::kSlots);
   }
   const std::vector<std::string> draft_tokens =
-      absl::GetFlag(FLAGS_draft_tokens);
+      absl::GetFlag(FLAGS_draft_tokens).value;
   DELTAEDGE_RETURN_IF_ERROR(CheckList("draft_tokens", draft_tokens));
   for (const std::string& text : draft_tokens) {
     int32_t number = -1;
@@ -291,9 +294,10 @@ absl::StatusOr<Models> ModelsFromFlags(const char* program, bool drafts) {
     models.shape = std::move(options);
     return models;
   }
-  for (const char* flag :
-       {"weights", "head", "gdn", "experts", "layers", "model_folder"}) {
-    if (!IsSet(flag)) continue;
+  absl::string_view flag = GivenRecipeFlag();
+  if (absl::GetFlag(FLAGS_layers) != 0) flag = "layers";
+  if (!absl::GetFlag(FLAGS_model_folder).empty()) flag = "model_folder";
+  if (!flag.empty()) {
     return UsageError(
         absl::StrCat("--", flag, " is for --shape, which is not given"));
   }
@@ -352,17 +356,22 @@ absl::Status CheckRoom(const Plan& plan, int64_t prompt, int64_t max_context) {
 
 // Makes what the flags do not say fit the model's context.
 void ShrinkDefaults(int32_t max_context, Plan* plan) {
-  const auto fit = [](const char* flag, int32_t most, int32_t* value) {
-    if (!IsSet(flag)) *value = std::clamp(*value, 1, std::max(1, most));
+  const auto fit = [](const auto& flag, int32_t most, int32_t* value) {
+    if (!flag.is_given) *value = std::clamp(*value, 1, std::max(1, most));
   };
   const int32_t room = max_context - kMaxBlockRows;
-  fit("prompt", room / 2, &plan->prompt);
-  fit("decode", room - plan->prompt, &plan->decode);
-  fit("max_new_tokens", room - plan->prompt, &plan->new_tokens);
-  for (int32_t& rows : plan->prefill) fit("prefill", max_context - 1, &rows);
+  fit(absl::GetFlag(FLAGS_prompt), room / 2, &plan->prompt);
+  fit(absl::GetFlag(FLAGS_decode), room - plan->prompt, &plan->decode);
+  fit(absl::GetFlag(FLAGS_max_new_tokens), room - plan->prompt,
+      &plan->new_tokens);
+  for (int32_t& rows : plan->prefill) {
+    fit(absl::GetFlag(FLAGS_prefill), max_context - 1, &rows);
+  }
   plan->prefill.erase(std::unique(plan->prefill.begin(), plan->prefill.end()),
                       plan->prefill.end());
-  if (!IsSet("rows") && max_context < kRowsLeastContext) plan->rows.clear();
+  if (!absl::GetFlag(FLAGS_rows).is_given && max_context < kRowsLeastContext) {
+    plan->rows.clear();
+  }
 }
 
 // Resolves what depends on the models, and refuses what does not fit them.
@@ -373,18 +382,26 @@ absl::Status FitPlan(const Models& models, Plan* plan) {
         "prompt", plan->prompt, 1, models.max_context - 1 - kMaxBlockRows));
     DELTAEDGE_RETURN_IF_ERROR(
         CheckRoom(*plan, plan->prompt, models.max_context));
-  } else if (IsSet("prompt")) {
+  } else if (absl::GetFlag(FLAGS_prompt).is_given) {
     return UsageError(
         "--prompt is not for the dictionary, which is asked "
         "questions");
+  }
+  if (!plan->rows.empty() && models.max_context < kRowsLeastContext) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rows needs a model with room for ", kRowsLeastContext,
+                     " tokens; this one has room for ", models.max_context));
   }
   for (const int32_t rows : plan->prefill) {
     DELTAEDGE_RETURN_IF_ERROR(
         CheckRange("prefill", rows, 1, models.max_context - 1));
   }
   if (models.draft_block <= 1 || !plan->drafts()) {
-    for (const char* flag : {"draft_tokens", "synthetic_acceptance"}) {
-      if (!IsSet(flag)) continue;
+    for (const auto& [flag, is_given] :
+         {std::pair("draft_tokens", absl::GetFlag(FLAGS_draft_tokens).is_given),
+          std::pair("synthetic_acceptance",
+                    plan->synthetic_acceptance > 0.0)}) {
+      if (!is_given) continue;
       return UsageError(absl::StrCat(
           "--", flag,
           " needs a draft, and --spec, --sessions or --serving to measure it"));

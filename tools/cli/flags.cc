@@ -5,8 +5,6 @@
 #include <cstddef>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/flags/commandlineflag.h"
-#include "absl/flags/reflection.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -78,11 +76,6 @@ absl::Status CheckNoArguments(const std::vector<char*>& arguments) {
   if (arguments.size() <= 1) return absl::OkStatus();
   return UsageError(absl::StrCat("\"", arguments[1],
                                  "\" is not expected: all is said by flags"));
-}
-
-bool IsSet(absl::string_view flag) {
-  const absl::CommandLineFlag* const found = absl::FindCommandLineFlag(flag);
-  return found->CurrentValue() != found->DefaultValue();
 }
 
 }  // namespace deltaedge

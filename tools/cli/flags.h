@@ -5,13 +5,37 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/flags/marshalling.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace deltaedge {
+
+// The type of a flag whose default gives way to what it is for: tells it from
+// the same value given by hand, which does not.
+template <class T>
+struct FlagValue {
+  FlagValue(T initial) : value(std::move(initial)) {}  // NOLINT: a default.
+
+  T value;
+  bool is_given = false;  // On the command line.
+};
+
+template <class T>
+bool AbslParseFlag(absl::string_view text, FlagValue<T>* flag,
+                   std::string* error) {
+  flag->is_given = true;
+  return absl::ParseFlag(text, &flag->value, error);
+}
+
+template <class T>
+std::string AbslUnparseFlag(const FlagValue<T>& flag) {
+  return absl::UnparseFlag(flag.value);
+}
 
 // Checks of what flags say. All errors are InvalidArgument and name the flag,
 // its value and what is allowed.
@@ -48,9 +72,6 @@ absl::StatusOr<int> Word(absl::string_view name, absl::string_view value,
 
 // Of a tool whose flags say all: nothing is to stand behind its name.
 absl::Status CheckNoArguments(const std::vector<char*>& arguments);
-
-// Whether `flag`, which exists, has another value than its default.
-bool IsSet(absl::string_view flag);
 
 }  // namespace deltaedge
 

@@ -12,9 +12,10 @@
 #include "absl/strings/string_view.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/weights.h"
+#include "tools/cli/flags.h"
 #include "tools/convert/weight_recipe.h"
 
-ABSL_FLAG(std::string, weights, "f32",
+ABSL_FLAG(deltaedge::FlagValue<std::string>, weights, std::string("f32"),
           "how matrices are stored: f32; q8, 8 bits with a scale for each row; "
           "q4, 4 bits with a scale for each 32 numbers; q8w, as q8 but for "
           "products that do not round their inputs. Small tensors and the "
@@ -44,8 +45,8 @@ absl::StatusOr<WeightType> Parse(absl::string_view flag,
 
 absl::StatusOr<WeightRecipe> RecipeFromFlags() {
   WeightRecipe recipe;
-  DELTAEDGE_ASSIGN_OR_RETURN(recipe.weights,
-                             Parse("weights", absl::GetFlag(FLAGS_weights)));
+  DELTAEDGE_ASSIGN_OR_RETURN(
+      recipe.weights, Parse("weights", absl::GetFlag(FLAGS_weights).value));
   if (const std::string head = absl::GetFlag(FLAGS_head); !head.empty()) {
     DELTAEDGE_ASSIGN_OR_RETURN(recipe.head, Parse("head", head));
   }
@@ -56,6 +57,14 @@ absl::StatusOr<WeightRecipe> RecipeFromFlags() {
     DELTAEDGE_ASSIGN_OR_RETURN(recipe.experts, Parse("experts", type));
   }
   return recipe;
+}
+
+absl::string_view GivenRecipeFlag() {
+  if (absl::GetFlag(FLAGS_weights).is_given) return "weights";
+  if (!absl::GetFlag(FLAGS_head).empty()) return "head";
+  if (!absl::GetFlag(FLAGS_gdn).empty()) return "gdn";
+  if (!absl::GetFlag(FLAGS_experts).empty()) return "experts";
+  return "";
 }
 
 }  // namespace deltaedge

@@ -3,7 +3,7 @@
 // Measures what narrower weights cost in quality:
 //
 //   eval --reference=F32.gdn --target=Q8.gdn [MORE.gdn ...]
-//   eval --checkpoint=FOLDER --recipes=q8,q4,"q4 head=q8 gdn=q8"
+//   eval --checkpoint=FOLDER|FILE.gguf --recipes=q8,q4,"q4 head=q8 gdn=q8"
 //        [--text=FILE] [--tokens=N] [--context=N] [--format=table|json]
 
 #include <algorithm>
@@ -35,6 +35,8 @@
 #include "tools/cli/paths.h"
 #include "tools/cli/program.h"
 #include "tools/convert/convert.h"
+#include "tools/convert/gguf.h"
+#include "tools/convert/gguf_config.h"
 #include "tools/convert/hf_config.h"
 #include "tools/convert/random_access_file.h"
 #include "tools/convert/temporary_folder.h"
@@ -48,10 +50,10 @@ ABSL_FLAG(std::string, reference, "",
 ABSL_FLAG(std::vector<std::string>, target, {},
           "model files of the same checkpoint; more may follow the flags");
 ABSL_FLAG(std::string, checkpoint, "",
-          "instead of files: a checkpoint's folder, which is converted to f32 "
-          "and each of --recipes. Default: that of the dictionary of "
-          "//examples/chat");
-ABSL_FLAG(std::vector<std::string>, recipes,
+          "instead of files: a checkpoint's folder or GGUF file, which is "
+          "converted to f32 and each of --recipes. Default: that of the "
+          "dictionary of //examples/chat");
+ABSL_FLAG(deltaedge::FlagValue<std::vector<std::string>>, recipes,
           std::vector<std::string>({"q8", "q8w", "q4", "q4 head=q8 gdn=q8"}),
           "types of the weights: of all, then perhaps of head, delta layers "
           "and experts, as in \"q4 head=q8 gdn=q8\"");
@@ -60,7 +62,7 @@ ABSL_FLAG(std::string, text, "",
           ".jsonl, else plain text. Default: questions to the dictionary and "
           "its answers");
 ABSL_FLAG(int64_t, tokens, 0, "tokens that are scored, at most. 0: all");
-ABSL_FLAG(int32_t, context, 512,
+ABSL_FLAG(deltaedge::FlagValue<int32_t>, context, 512,
           "tokens of a window, which the models read from its beginning. The "
           "default shrinks to their context");
 ABSL_FLAG(int, threads, 0, "threads; 0: as many as there are CPUs");
@@ -121,10 +123,11 @@ absl::StatusOr<std::string> TextPath(const char* program) {
 
 // Of --context, or of its default as far as it fits.
 absl::StatusOr<int32_t> ContextFromFlag(int32_t max_context) {
-  const int32_t context = absl::GetFlag(FLAGS_context);
-  if (!IsSet("context")) return std::min(context, max_context);
-  DELTAEDGE_RETURN_IF_ERROR(CheckRange("context", context, 2, max_context));
-  return context;
+  const FlagValue<int32_t> context = absl::GetFlag(FLAGS_context);
+  if (!context.is_given) return std::min(context.value, max_context);
+  DELTAEDGE_RETURN_IF_ERROR(
+      CheckRange("context", context.value, 2, max_context));
+  return context.value;
 }
 
 absl::Status NoTarget(absl::string_view path) {
@@ -135,8 +138,10 @@ absl::Status NoTarget(absl::string_view path) {
 absl::StatusOr<Input> InputOfFiles(const char* program,
                                    const std::string& reference,
                                    std::vector<std::string> paths) {
-  for (const char* flag : {"checkpoint", "recipes"}) {
-    if (!IsSet(flag)) continue;
+  for (const auto& [flag, is_given] :
+       {std::pair("checkpoint", !absl::GetFlag(FLAGS_checkpoint).empty()),
+        std::pair("recipes", absl::GetFlag(FLAGS_recipes).is_given)}) {
+    if (!is_given) continue;
     return UsageError(absl::StrCat(
         "--", flag,
         " is instead of --reference and --target, not beside them"));
@@ -161,6 +166,15 @@ absl::StatusOr<Input> InputOfFiles(const char* program,
   return input;
 }
 
+absl::StatusOr<HfConfig> ReadConfig(const std::string& checkpoint) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(checkpoint, error)) {
+    return ReadHfConfig(checkpoint);
+  }
+  DELTAEDGE_ASSIGN_OR_RETURN(const Gguf file, Gguf::Open(checkpoint));
+  return ReadGgufConfig(file);
+}
+
 absl::StatusOr<Input> InputOfCheckpoint(const char* program,
                                         std::vector<std::string> recipes) {
   std::string checkpoint = UserPath(absl::GetFlag(FLAGS_checkpoint));
@@ -171,7 +185,7 @@ absl::StatusOr<Input> InputOfCheckpoint(const char* program,
                     "the dictionary", "say --checkpoint"));
     checkpoint = std::filesystem::path(config).parent_path().string();
   }
-  DELTAEDGE_ASSIGN_OR_RETURN(const HfConfig config, ReadHfConfig(checkpoint));
+  DELTAEDGE_ASSIGN_OR_RETURN(const HfConfig config, ReadConfig(checkpoint));
   const auto* const target = std::get_if<HfTarget>(&config.model);
   if (target == nullptr) return NoTarget(checkpoint);
   Input input;
@@ -237,7 +251,7 @@ absl::Status Run(const std::vector<char*>& arguments) {
   const int threads = absl::GetFlag(FLAGS_threads);
   DELTAEDGE_RETURN_IF_ERROR(
       CheckRange("threads", threads, 0, ThreadPool::kMaxThreads));
-  const std::vector<std::string> recipes = absl::GetFlag(FLAGS_recipes);
+  const std::vector<std::string> recipes = absl::GetFlag(FLAGS_recipes).value;
   DELTAEDGE_RETURN_IF_ERROR(CheckList("recipes", recipes));
   for (const std::string& recipe : recipes) {
     const absl::Status sound = ParseRecipe(recipe).status();
@@ -285,7 +299,8 @@ int main(int argc, char** argv) {
       "measures what narrower weights cost: how far their scores for each next "
       "token of a text are from those of a reference\n"
       "  eval --reference=F32.gdn --target=Q8.gdn [MORE.gdn ...]\n"
-      "  eval [--checkpoint=FOLDER] [--recipes=q8,q4,\"q4 head=q8 gdn=q8\"]\n"
+      "  eval [--checkpoint=FOLDER|FILE.gguf]\n"
+      "       [--recipes=q8,q4,\"q4 head=q8 gdn=q8\"]\n"
       "       [--text=FILE] [--tokens=N] [--context=N] "
       "[--format=table|json]\n"
       "KL: divergence of the target from the reference, in nats per token. "

@@ -307,6 +307,8 @@ TEST(BenchTest, BadFlagsAreNamed) {
             "--draft_tokens is \"15\"; allowed is 1 to 7 with this draft"},
            {"--draft_tokens=2 --target=" + Model("t"),
             "--draft_tokens needs a draft"},
+           {"--draft_tokens=max --target=" + Model("t"),
+            "--draft_tokens needs a draft"},
            {"--draft_tokens=2 --nospec --sessions=0 --noserving",
             "--draft_tokens needs a draft, and --spec"},
            {"--synthetic_acceptance=2 --target=" + Model("t"),
@@ -315,8 +317,10 @@ TEST(BenchTest, BadFlagsAreNamed) {
             "--synthetic_acceptance is \"4\"; allowed is at most 3"},
            {"--noserving --prompts=x", "--prompts needs --serving"},
            {"--prompt=5", "--prompt is not for the dictionary"},
+           {"--prompt=64", "--prompt is not for the dictionary"},
            {"--packed_weights=disk", "--packed_weights is \"disk\""},
            {"--weights=q8", "--weights is for --shape"},
+           {"--weights=f32", "--weights is for --shape"},
            {"--experts=q8", "--experts is for --shape"},
            {"--shape=1b", "\"qwen3.5-1b\" is no known shape"},
            {"--shape=0.8b --weights=q2", "--weights"},
@@ -398,9 +402,14 @@ TEST(BenchTest, DefaultsShrinkToAShortContext) {
   ExpectRefused("--prefill=60" + flags, "allowed is 1 to 59");
   ExpectRefused("--prompt=44" + flags, "allowed is 1 to 43");
   ExpectRefused("--decode=23" + flags, "allowed is at most 22 behind");
-  const Outcome rows = Bench("--rows=2 --threads=1 --decode=0" + flags);
-  EXPECT_EQ(rows.status, 1);
-  EXPECT_THAT(rows.err, HasSubstr("--rows needs a model with room for 66"));
+  ExpectRefused("--rows=2" + flags, "--rows needs a model with room for 66");
+  // Given by hand, the defaults are like any other values.
+  ExpectRefused("--prefill=128,512" + flags, "allowed is 1 to 59");
+  ExpectRefused("--prompt=64" + flags, "allowed is 1 to 43");
+  ExpectRefused("--decode=64" + flags, "--decode is \"64\"; allowed is");
+  ExpectRefused("--max_new_tokens=64" + flags,
+                "--max_new_tokens is \"64\"; allowed is");
+  ExpectRefused("--rows=1,2,4,8,16" + flags, "--rows needs a model");
 }
 
 TEST(BenchTest, ListsHaveElementsAndNoneTwice) {

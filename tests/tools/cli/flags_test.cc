@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-ABSL_FLAG(int, flag_of_this_test, 3, "");
+ABSL_FLAG(deltaedge::FlagValue<int>, flag_of_this_test, 3, "");
 
 namespace deltaedge {
 namespace {
@@ -80,12 +81,20 @@ TEST(FlagsTest, Arguments) {
                 "all flags)");
 }
 
-TEST(FlagsTest, IsSetSeesAnotherValue) {
-  EXPECT_FALSE(IsSet("flag_of_this_test"));
-  absl::SetFlag(&FLAGS_flag_of_this_test, 4);
-  EXPECT_TRUE(IsSet("flag_of_this_test"));
-  absl::SetFlag(&FLAGS_flag_of_this_test, 3);
-  EXPECT_FALSE(IsSet("flag_of_this_test"));
+TEST(FlagsTest, TheDefaultGivenByHandIsGiven) {
+  const FlagValue<int> initial = absl::GetFlag(FLAGS_flag_of_this_test);
+  EXPECT_EQ(initial.value, 3);
+  EXPECT_FALSE(initial.is_given);
+  absl::CommandLineFlag* const flag =
+      absl::FindCommandLineFlag("flag_of_this_test");
+  EXPECT_EQ(flag->DefaultValue(), "3");
+  std::string error;
+  EXPECT_FALSE(flag->ParseFrom("x", &error));
+  EXPECT_FALSE(absl::GetFlag(FLAGS_flag_of_this_test).is_given);
+  ASSERT_TRUE(flag->ParseFrom("3", &error)) << error;
+  const FlagValue<int> given = absl::GetFlag(FLAGS_flag_of_this_test);
+  EXPECT_EQ(given.value, 3);
+  EXPECT_TRUE(given.is_given);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/demo_pair.h"
 #include "tests/testing/program.h"
+#include "tests/tools/convert/gguf_writer.h"
 #include "tests/tools/convert/temp_folder.h"
 
 namespace deltaedge {
@@ -85,6 +88,87 @@ TEST(EvalTest, RecipesOfTheDefaultCheckpoint) {
   }
 }
 
+// The 256 bytes as the letters that stand for them in vocabularies.
+std::vector<std::string> ByteTokens() {
+  std::vector<std::string> tokens;
+  for (int letter = 33; letter < 256 + 68; ++letter) {
+    if ((letter > 126 && letter < 161) || letter == 173) continue;
+    tokens.push_back(
+        letter < 128 ? std::string(1, static_cast<char>(letter))
+                     : std::string({static_cast<char>(0xC0 | letter >> 6),
+                                    static_cast<char>(0x80 | (letter & 63))}));
+  }
+  return tokens;
+}
+
+// A target of one attention layer, with a token for each byte.
+std::string SmallGguf() {
+  testing::GgufWriter writer;
+  const std::string prefix = "qwen35.";
+  writer.Text("general.architecture", "qwen35")
+      .F32(prefix + "attention.layer_norm_rms_epsilon", 1e-6f)
+      .F32(prefix + "rope.freq_base", 10000.0f)
+      .Text("tokenizer.ggml.model", "gpt2")
+      .Text("tokenizer.ggml.pre", "qwen35")
+      .Texts("tokenizer.ggml.tokens", ByteTokens())
+      .I32s("tokenizer.ggml.token_type", std::vector<int32_t>(256, 1))
+      .Texts("tokenizer.ggml.merges", {});
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, int>>{{"block_count", 1},
+                                                {"full_attention_interval", 1},
+                                                {"context_length", 48},
+                                                {"embedding_length", 32},
+                                                {"feed_forward_length", 32},
+                                                {"attention.head_count", 1},
+                                                {"attention.head_count_kv", 1},
+                                                {"attention.key_length", 32},
+                                                {"attention.value_length", 32},
+                                                {"ssm.conv_kernel", 4},
+                                                {"ssm.state_size", 32},
+                                                {"ssm.group_count", 1},
+                                                {"ssm.time_step_rank", 1},
+                                                {"ssm.inner_size", 32}}) {
+    writer.U32(prefix + key, static_cast<uint32_t>(value));
+  }
+  for (const auto& [name, rows] : std::vector<std::pair<std::string, int>>{
+           {"token_embd", 256},
+           {"output_norm", 0},
+           {"blk.0.attn_norm", 0},
+           {"blk.0.post_attention_norm", 0},
+           {"blk.0.attn_q", 64},
+           {"blk.0.attn_k", 32},
+           {"blk.0.attn_v", 32},
+           {"blk.0.attn_output", 32},
+           {"blk.0.attn_q_norm", 0},
+           {"blk.0.attn_k_norm", 0},
+           {"blk.0.ffn_gate", 32},
+           {"blk.0.ffn_up", 32},
+           {"blk.0.ffn_down", 32}}) {
+    std::vector<int64_t> shape = {32};
+    if (rows > 0) shape.insert(shape.begin(), rows);
+    std::vector<float> values;
+    for (int i = 0; i < std::max(rows, 1) * 32; ++i) {
+      values.push_back(static_cast<float>(i * 7 % 11 - 5) / 16);
+    }
+    writer.Tensor(name + ".weight", shape, testing::kF32, values);
+  }
+  return writer.Bytes();
+}
+
+TEST(EvalTest, RecipesOfAGgufFile) {
+  const testing::TempFolder folder;
+  const Outcome outcome = Eval(
+      {"--format=json", "--checkpoint=" + folder.Write("m.gguf", SmallGguf()),
+       "--recipes=q8", "--text=" + folder.Write("text", "abbaabababba")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const std::vector<nlohmann::json> lines = Lines(outcome.out);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["weights"], "q8");
+  EXPECT_EQ(lines[0]["tokens"], 11);
+  EXPECT_EQ(lines[0]["context"], 48);
+  EXPECT_GT(lines[0]["kl_mean"], 0.0);
+}
+
 // As everybody else takes it.
 TEST(EvalTest, AnEmptyTmpdirIsNone) {
   testing::Launch launch;
@@ -130,6 +214,8 @@ TEST(EvalTest, BadFlagsAreNamed) {
             "--context is \"1000000000\"; allowed is 2 to "},
            {{"--context=61", "--reference=" + Model("short"), f32},
             "--context is \"61\"; allowed is 2 to 60"},
+           {{"--context=512", "--reference=" + Model("short"), f32},
+            "--context is \"512\"; allowed is 2 to 60"},
            {{"--tokens=-1"}, "--tokens is \"-1\"; allowed is 0 to"},
            {{"--threads=257"}, "--threads is \"257\"; allowed is 0 to 256"},
            {{"--threads=-1"}, "--threads is \"-1\"; allowed is 0 to 256"},
@@ -138,6 +224,12 @@ TEST(EvalTest, BadFlagsAreNamed) {
            {{"--recipes="}, "--recipes is \"\"; allowed is at least one"},
            {{"--recipes=q8,q4,q8"}, "allowed is \"q8\" once"},
            {{"--checkpoint=/nonexistent"}, "/nonexistent"},
+           {{"--checkpoint=" + f32}, "a checkpoint is a folder or a GGUF file"},
+           {{"--checkpoint=" +
+             folder.Write("other.gguf", testing::GgufWriter()
+                                            .Text("general.architecture", "x")
+                                            .Bytes())},
+            "general.architecture is \"x\"; supported are qwen35"},
            {{"--text=/nonexistent"}, "/nonexistent: cannot be opened"},
            {{"--text=/"}, "/: is not a regular file"},
            {{"--text=/dev/zero"}, "/dev/zero: is not a regular file"},
@@ -147,6 +239,8 @@ TEST(EvalTest, BadFlagsAreNamed) {
            {{reference, f32, f32}, "allowed is \"" + f32 + "\" once"},
            {{"--checkpoint=x", reference, f32}, "--checkpoint is instead of"},
            {{"--recipes=q8", reference, f32}, "--recipes is instead of"},
+           {{"--recipes=q8,q8w,q4,q4 head=q8 gdn=q8", reference, f32},
+            "--recipes is instead of"},
            {{reference, Model("t_draft")}, "a draft; only targets"},
            {{"--reference=" + Model("t_draft"), f32}, "a draft; only targets"},
            {{reference, "--target=" + Model("t")}, "of another checkpoint"}}) {
