@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/base/checked_math.h"
+#include "engine/base/partial_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/dequantise.h"
 #include "engine/model/model_contents.h"
@@ -130,14 +131,7 @@ absl::Status ModelWriter::OpenTemporary() {
     return absl::InvalidArgumentError(absl::StrCat(
         "cannot write '", path_, "': it is a folder or no regular file"));
   }
-  constexpr int kTries = 100;
-  for (int i = 0; i < kTries; ++i) {
-    temporary_path_ = absl::StrCat(path_, ".partial-", getpid(), "-", i);
-    file_ = open(temporary_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
-                 0666);
-    if (file_ >= 0 || errno != EEXIST) break;
-  }
-  if (file_ < 0) return SystemError(errno, "create");
+  DELTAEDGE_ASSIGN_OR_RETURN(file_, CreatePartialFile(path_, &temporary_path_));
   const int error = MakeRoom(file_, file_bytes());
   return error == 0 ? absl::OkStatus() : SystemError(error, "make room in");
 }

@@ -35,8 +35,9 @@ namespace deltaedge {
 //
 // The bytes go to a temporary file beside `path`, which takes its place when
 // Finish() succeeds: whoever opens `path` sees the old file or the whole new
-// one. Without that, the destructor removes it. A file that this class writes,
-// ModelFile opens; what ModelFile would refuse, this refuses.
+// one. Without that, the destructor removes it, or else, if this process is
+// killed, the next writer of `path` (partial_file.h). A file that this class
+// writes, ModelFile opens; what ModelFile would refuse, this refuses.
 //
 // After an error a writer is of no more use; destroy it. Thread-compatible.
 class ModelWriter {

@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "absl/crc/crc32c.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/partial_file.h"
 #include "engine/base/status_macros.h"
 
 namespace deltaedge {
@@ -109,19 +109,12 @@ absl::Span<const std::byte> PackedCache::piece(int64_t i) const {
 
 absl::StatusOr<std::unique_ptr<PackedCacheWriter>> PackedCacheWriter::Create(
     const std::string& path, absl::string_view key) {
-  static std::atomic<uint64_t> counter{0};
   std::unique_ptr<PackedCacheWriter> writer(new PackedCacheWriter());
   writer->path_ = path;
   writer->key_ = std::string(key);
-  writer->temporary_ =
-      absl::StrCat(path, ".", getpid(), ".", counter.fetch_add(1), ".tmp");
-  const int fd = open(writer->temporary_.c_str(),
-                      O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) {
-    const absl::Status status = SystemError("make", writer->temporary_);
-    writer->temporary_.clear();
-    return status;
-  }
+  std::string temporary;
+  DELTAEDGE_ASSIGN_OR_RETURN(const int fd, CreatePartialFile(path, &temporary));
+  writer->temporary_ = std::move(temporary);
   writer->file_ = fdopen(fd, "wb");
   if (writer->file_ == nullptr) {
     close(fd);

@@ -74,8 +74,8 @@ class PackedCache {
 // Makes such a file.
 class PackedCacheWriter {
  public:
-  // Starts a file beside `path`. PermissionDenied, NotFound (no such folder),
-  // ResourceExhausted, Internal: as the system says.
+  // Starts a file beside `path` (partial_file.h). PermissionDenied, NotFound
+  // (no such folder), ResourceExhausted, Internal: as the system says.
   static absl::StatusOr<std::unique_ptr<PackedCacheWriter>> Create(
       const std::string& path, absl::string_view key);
   // Without Commit(), removes what was written.

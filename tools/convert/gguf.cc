@@ -42,6 +42,8 @@ constexpr int64_t kMaxAlignment = 1 << 20;
 constexpr int32_t kMaxParts = 1000;
 
 constexpr char kAlignment[] = "general.alignment";
+constexpr char kSplitNo[] = "split.no";
+constexpr char kSplitCount[] = "split.count";
 
 // ---- Types ------------------------------------------------------------------
 
@@ -479,6 +481,22 @@ absl::StatusOr<int64_t> SplitKey(const Json& metadata, const char* key,
   return found->get<int64_t>();
 }
 
+// A part of a split file has keys of its own about itself alone; of the model,
+// the first part says all.
+absl::Status CheckPartKeys(const Json& part, const std::string& path,
+                           const Json& first, const std::string& first_path) {
+  for (const auto& [key, value] : part.items()) {
+    if (key == kSplitNo || key == kSplitCount || key == kAlignment) continue;
+    const auto found = first.find(key);
+    if (found != first.end() && *found == value) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", QuotedName(key), " is ", ShortJson(value),
+                     "; in ", first_path, ", the first part, it is ",
+                     found == first.end() ? "absent" : ShortJson(*found)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Gguf::AddFile(const std::string& path, Json* metadata) {
@@ -526,34 +544,38 @@ absl::Status Gguf::AddFile(const std::string& path, Json* metadata) {
 
 absl::Status Gguf::AddOtherParts() {
   const std::string first = files_[0].path();
-  DELTAEDGE_ASSIGN_OR_RETURN(const int64_t count,
-                             SplitKey(metadata_, "split.count", first));
-  if (count <= 1) return absl::OkStatus();
+  DELTAEDGE_ASSIGN_OR_RETURN(const int64_t said,
+                             SplitKey(metadata_, kSplitCount, first));
+  const int64_t count = std::max<int64_t>(said, 1);
   DELTAEDGE_ASSIGN_OR_RETURN(const int64_t tensors,
                              SplitKey(metadata_, "split.tensors.count", first));
   const std::string end = absl::StrFormat("-00001-of-%05d.gguf", count);
-  if (count > kMaxParts || !absl::EndsWith(first, end)) {
+  if (count > kMaxParts || (count > 1 && !absl::EndsWith(first, end))) {
     return absl::InvalidArgumentError(absl::StrCat(
-        first, ": split.count is ", count, "; the first part is needed, ",
+        first, ": ", kSplitCount, " is ", count, "; the first part is needed, ",
         "whose name ends in ", end, ", and there may be ", kMaxParts));
   }
   for (int64_t part = 0; part < count; ++part) {
-    const std::string path =
-        absl::StrCat(absl::StripSuffix(first, end),
-                     absl::StrFormat("-%05d-of-%05d.gguf", part + 1, count));
+    std::string path = first;
     Json other;
     if (part > 0) {
+      path =
+          absl::StrCat(absl::StripSuffix(first, end),
+                       absl::StrFormat("-%05d-of-%05d.gguf", part + 1, count));
       DELTAEDGE_RETURN_IF_ERROR(AddFile(path, &other));
+      DELTAEDGE_RETURN_IF_ERROR(CheckPartKeys(other, path, metadata_, first));
     }
     const Json& metadata = part > 0 ? other : metadata_;
     DELTAEDGE_ASSIGN_OR_RETURN(const int64_t number,
-                               SplitKey(metadata, "split.no", path));
+                               SplitKey(metadata, kSplitNo, path));
     DELTAEDGE_ASSIGN_OR_RETURN(const int64_t parts,
-                               SplitKey(metadata, "split.count", path));
-    if (number != part || parts != count) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": split.no is ", number, " and split.count ",
-                       parts, "; ", part, " and ", count, " are expected"));
+                               SplitKey(metadata, kSplitCount, path));
+    // A file of one part need not say so.
+    const bool in_order = number == part || (number < 0 && count == 1);
+    if (!in_order || parts != said) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": ", kSplitNo, " is ", number, " and ", kSplitCount, " ",
+          parts, "; ", part, " and ", count, " are expected"));
     }
   }
   if (tensors >= 0 && tensors != static_cast<int64_t>(entries_.size())) {

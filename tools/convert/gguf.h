@@ -34,7 +34,8 @@ namespace deltaedge {
 class Gguf : public TensorSource {
  public:
   // `path` is the file, or the first part of a split one
-  // ("NAME-00001-of-00003.gguf"), whose others must lie beside it.
+  // ("NAME-00001-of-00003.gguf"), whose others must lie beside it and say
+  // nothing that it does not say.
   // InvalidArgument: not a GGUF file, or an unsound one. DataLoss: cut short.
   // Unimplemented: another version, or a tensor of a type that is not read.
   // Else what the file system says.

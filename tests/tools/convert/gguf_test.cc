@@ -291,8 +291,8 @@ TEST(GgufTest, EveryFlippedBitIsAnErrorOrSound) {
 class SplitTest : public ::testing::Test {
  protected:
   void Write(int part, const std::string& tensor, uint32_t number,
-             uint32_t count, uint32_t tensors = 2) {
-    GgufWriter writer;
+             uint32_t count, uint32_t tensors = 2,
+             GgufWriter writer = GgufWriter()) {
     if (part == 1) writer.Text("general.architecture", "sample");
     writer.Number("split.no", 2, static_cast<uint16_t>(number))
         .Number("split.count", 2, static_cast<uint16_t>(count))
@@ -332,8 +332,44 @@ TEST_F(SplitTest, PartsThatDoNotFitAreErrors) {
   EXPECT_THAT(Error(Name(1)), HasSubstr("split.count 3"));
   Write(2, "b", 1, 2);
   EXPECT_THAT(Error(Name(2)), HasSubstr("the first part is needed"));
+  Write(1, "a", 1, 2);
+  EXPECT_THAT(Error(Name(1)), HasSubstr(Name(1) + ": split.no is 1"));
   Write(1, "a", 0, 2, /*tensors=*/3);
+  Write(2, "b", 1, 2, /*tensors=*/3);
   EXPECT_THAT(Error(Name(1)), HasSubstr("split.tensors.count is 3"));
+}
+
+TEST_F(SplitTest, WhatAPartSaysIsWhatTheFirstSays) {
+  const auto write = [this](const GgufWriter& keys) {
+    Write(1, "a", 0, 2);
+    Write(2, "b", 1, 2, 2, keys);
+  };
+  const std::string part = folder_ / Name(2);
+  write(GgufWriter().Text("general.architecture", "sample"));
+  EXPECT_EQ(Error(Name(1)), "");
+  write(GgufWriter().Alignment(64));  // Its own.
+  EXPECT_EQ(Error(Name(1)), "");
+  write(GgufWriter().Text("general.architecture", "other"));
+  EXPECT_THAT(
+      Error(Name(1)),
+      HasSubstr(part + ": \"general.architecture\" is \"other\"; in " +
+                (folder_ / Name(1)) + ", the first part, it is \"sample\""));
+  write(GgufWriter().U32("sample.block_count", 7));
+  EXPECT_THAT(Error(Name(1)),
+              HasSubstr(part + ": \"sample.block_count\" is 7; in "));
+  EXPECT_THAT(Error(Name(1)), HasSubstr("it is absent"));
+  Write(2, "b", 1, 2, /*tensors=*/5);
+  EXPECT_THAT(Error(Name(1)),
+              HasSubstr(part + ": \"split.tensors.count\" is 5; in "));
+}
+
+TEST_F(SplitTest, AFileOfOnePartSaysNothingElse) {
+  Write(1, "a", 0, 1, /*tensors=*/1);
+  EXPECT_EQ(Error(Name(1)), "");
+  Write(1, "a", 1, 1, /*tensors=*/1);
+  EXPECT_THAT(Error(Name(1)), HasSubstr("split.no is 1"));
+  Write(1, "a", 0, 1, /*tensors=*/2);
+  EXPECT_THAT(Error(Name(1)), HasSubstr("split.tensors.count is 2"));
 }
 
 }  // namespace
