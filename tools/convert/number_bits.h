@@ -3,21 +3,22 @@
 #ifndef DELTAEDGE_TOOLS_CONVERT_NUMBER_BITS_H_
 #define DELTAEDGE_TOOLS_CONVERT_NUMBER_BITS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error \
+    "Checkpoints are read as they lie in memory: little-endian machines only."
+#endif
+
 namespace deltaedge {
 
-// Numbers as the files of checkpoints hold them: little-endian, whatever the
-// machine, at any address.
+// Numbers as the files of checkpoints hold them: little-endian, at any address.
 
 template <class Bits>
 Bits LoadBits(const unsigned char* from) {
-  Bits bits = 0;
-  for (size_t i = 0; i < sizeof(Bits); ++i) {
-    bits |= static_cast<Bits>(static_cast<Bits>(from[i]) << (8 * i));
-  }
+  Bits bits;
+  std::memcpy(&bits, from, sizeof(bits));
   return bits;
 }
 

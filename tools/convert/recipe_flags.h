@@ -9,8 +9,8 @@
 
 namespace deltaedge {
 
-// What the flags --weights, --head, --gdn and --experts say, which a program has
-// that links this. InvalidArgument names the flag, its value and what is
+// What the flags --weights, --head, --gdn and --experts say, which a program
+// has that links this. InvalidArgument names the flag, its value and what is
 // allowed.
 absl::StatusOr<WeightRecipe> RecipeFromFlags();
 

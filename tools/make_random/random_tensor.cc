@@ -45,7 +45,8 @@ RandomTensor::RandomTensor(const TensorSpec& spec, ModelKind kind,
       bf16_(numbers.bf16 && draw_ != Draw::kDecay &&
             !absl::EndsWith(spec.name, "gdn.norm")),
       key_(numbers.seed),
-      columns_(spec.shape.back()) {
+      columns_(spec.shape.back()),
+      root_(std::sqrt(static_cast<double>(columns_))) {
   for (const char c : spec.name) {
     key_ = Mix(key_ ^ static_cast<unsigned char>(c));
   }
@@ -65,13 +66,12 @@ double RandomTensor::Uniform(int64_t i) const {
 // Mean 0, deviation 1: twelve even numbers of 16 bits, added. No function of
 // the C library, whose last bits differ between machines.
 double RandomTensor::Normal(int64_t i) const {
-  int64_t sum = 0;
+  uint64_t sums = 0;  // Two, of 32 bits.
   for (int64_t j = 0; j < 3; ++j) {
     const uint64_t bits = Bits(3 * i + j);
-    for (int shift = 0; shift < 64; shift += 16) {
-      sum += static_cast<int64_t>(bits >> shift & 0xFFFF);
-    }
+    sums += (bits & 0x0000FFFF0000FFFF) + (bits >> 16 & 0x0000FFFF0000FFFF);
   }
+  const auto sum = static_cast<int64_t>((sums & 0xFFFFFFFF) + (sums >> 32));
   return static_cast<double>(2 * sum - 12 * 0xFFFF) * 0x1p-17;
 }
 
@@ -79,10 +79,10 @@ float RandomTensor::SourceOf(int64_t i) const {
   double value = 0;
   switch (draw_) {
     case Draw::kMatrix:
-      value = Normal(i) / std::sqrt(static_cast<double>(columns_));
+      value = Normal(i) / root_;
       break;
     case Draw::kHead:
-      value = 2 * Normal(i) / std::sqrt(static_cast<double>(columns_));
+      value = 2 * Normal(i) / root_;
       break;
     case Draw::kGain:
       value = 1 + 0.1 * Normal(i);

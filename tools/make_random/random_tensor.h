@@ -63,6 +63,7 @@ class RandomTensor {
   uint64_t key_;
   int64_t elements_ = 1;
   const int64_t columns_;
+  const double root_;  // Of columns_.
 };
 
 }  // namespace deltaedge
