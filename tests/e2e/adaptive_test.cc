@@ -23,6 +23,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/emulated.h"
 #include "tests/testing/scripted_drafter.h"
 
 namespace deltaedge {
@@ -67,6 +68,11 @@ class AdaptiveTest : public ::testing::Test {
     auto ids = engine_->chat().Render({{Role::kUser, "What is a dog?"}});
     ASSERT_TRUE(ids.ok()) << ids.status();
     prompt_ = *std::move(ids);
+  }
+
+  static int32_t Some(int32_t tokens) {
+    return testing::FewerIfEmulated("tokens of " + std::to_string(tokens),
+                                    tokens, tokens / 6);
   }
 
   GenerateOptions Rules(int32_t tokens) const {
@@ -122,7 +128,7 @@ TEST_F(AdaptiveTest, TheModelsDraftsWithTheLookupBesideThem) {
   // Of all sessions: what the first one learns may keep others from drafting.
   int64_t drafted = 0;
   for (const float temperature : {0.0f, 0.8f}) {
-    GenerateOptions rules = Rules(120);
+    GenerateOptions rules = Rules(Some(120));
     rules.sampling.temperature = temperature;
     rules.sampling.seed = 11;
     const Answer plain = Plain(rules);
@@ -139,7 +145,7 @@ TEST_F(AdaptiveTest, TheModelsDraftsWithTheLookupBesideThem) {
 
 // Greedy picks without scores are made on the way through the vocabulary.
 TEST_F(AdaptiveTest, TheSameTokensWithoutScores) {
-  GenerateOptions rules = Rules(80);
+  GenerateOptions rules = Rules(Some(80));
   const Answer plain = Plain(rules);
   rules.logits = false;
   EXPECT_EQ(Plain(rules).tokens, plain.tokens);
@@ -153,9 +159,11 @@ TEST_F(AdaptiveTest, TheSameTokensWithoutScores) {
 // where an answer ends.
 TEST_F(AdaptiveTest, AnswersThatEndByThemselves) {
   int64_t cut = 0;
-  for (const char* question :
-       {"What is a dog?", "What is a florbin?", "Count from 4 to 7.",
-        "What does winter mean?", "Who are you?", "What is a dog?"}) {
+  std::vector<const char*> questions = {
+      "What is a dog?",         "What is a florbin?", "Count from 4 to 7.",
+      "What does winter mean?", "Who are you?",       "What is a dog?"};
+  questions.resize(testing::FewerIfEmulated("questions", 6, 2));
+  for (const char* question : questions) {
     SCOPED_TRACE(question);
     auto ids = engine_->chat().Render({{Role::kUser, question}});
     ASSERT_TRUE(ids.ok()) << ids.status();
@@ -178,12 +186,12 @@ TEST_F(AdaptiveTest, AnswersThatEndByThemselves) {
 TEST_F(AdaptiveTest, TheLookupAlone) {
   // Twice the same, so that there is something to look up.
   prompt_.insert(prompt_.end(), prompt_.begin(), prompt_.end());
-  const Answer plain = Plain(Rules(120));
+  const Answer plain = Plain(Rules(Some(120)));
   for (const int32_t drafts : {-1, 1, 4, 15}) {
     SessionOptions options;
     options.lookup = true;
     if (drafts > 0) options.draft_tokens = drafts;
-    const Answer looked_up = Ask(options, Rules(120));
+    const Answer looked_up = Ask(options, Rules(Some(120)));
     ExpectEqual(looked_up, plain);
     EXPECT_GT(looked_up.stats.drafted, 0);
     EXPECT_EQ(looked_up.stats.lookup_drafted, looked_up.stats.drafted);
@@ -195,12 +203,12 @@ TEST_F(AdaptiveTest, TheLookupAlone) {
 }
 
 TEST_F(AdaptiveTest, AnApplicationsDrafter) {
-  const Answer plain = Plain(Rules(150));
+  const Answer plain = Plain(Rules(Some(150)));
   int64_t drafted = 0;
   for (const int32_t right : {15, 3, 1, 0}) {
     SessionOptions options;
     options.drafter = Script(plain, right);
-    const Answer answer = Ask(options, Rules(150));
+    const Answer answer = Ask(options, Rules(Some(150)));
     ExpectEqual(answer, plain);
     drafted += answer.stats.drafted;
   }
@@ -208,10 +216,10 @@ TEST_F(AdaptiveTest, AnApplicationsDrafter) {
 }
 
 TEST_F(AdaptiveTest, GivesUpDraftsThatNeverAgree) {
-  const Answer plain = Plain(Rules(300));
+  const Answer plain = Plain(Rules(Some(300)));
   SessionOptions options;
   options.drafter = Script(plain, 0);
-  const Answer drafted = Ask(options, Rules(300));
+  const Answer drafted = Ask(options, Rules(Some(300)));
   ExpectEqual(drafted, plain);
   const SessionStats& stats = drafted.stats;
   // Fifteen a step would be thousands. What takes their place is up to the
@@ -221,7 +229,7 @@ TEST_F(AdaptiveTest, GivesUpDraftsThatNeverAgree) {
 }
 
 TEST_F(AdaptiveTest, DraftsThatSomebodyElseMeddlesWith) {
-  const Answer plain = Plain(Rules(120));
+  const Answer plain = Plain(Rules(Some(120)));
   int wrapped = 0;
   const ScopedDrafterWrapper wrapper(
       [&wrapped](std::unique_ptr<BlockDrafter> drafter) {
@@ -230,7 +238,7 @@ TEST_F(AdaptiveTest, DraftsThatSomebodyElseMeddlesWith) {
       });
   SessionOptions options;
   options.draft_tokens = 6;
-  const Answer drafted = Ask(options, Rules(120));
+  const Answer drafted = Ask(options, Rules(Some(120)));
   EXPECT_EQ(wrapped, 1);
   ExpectEqual(drafted, plain);
   EXPECT_GT(drafted.stats.accepted, 0);
@@ -240,10 +248,10 @@ TEST_F(AdaptiveTest, DraftsThatSomebodyElseMeddlesWith) {
 
 TEST_F(AdaptiveTest, SaysWhatItChose) {
   SessionOptions options;
-  const Answer free = Ask(options, Rules(60));
+  const Answer free = Ask(options, Rules(Some(60)));
   EXPECT_NE(free.stats.last_choice.reason, DraftReason::kPinned);
   options.draft_tokens = 3;
-  const Answer pinned = Ask(options, Rules(60));
+  const Answer pinned = Ask(options, Rules(Some(60)));
   EXPECT_EQ(pinned.stats.last_choice.reason, DraftReason::kPinned);
   EXPECT_EQ(pinned.stats.last_choice.source, DraftSource::kModel);
   EXPECT_EQ(pinned.stats.lookup_drafted, 0);
@@ -283,16 +291,17 @@ TEST_F(AdaptiveTest, ALookupNeedsNoDraftFile) {
 // rounds without any in between.
 TEST_F(AdaptiveTest, ForksAndRestoresGoOn) {
   prompt_.insert(prompt_.end(), prompt_.begin(), prompt_.end());
-  const Answer plain = Plain(Rules(80));
+  const Answer plain = Plain(Rules(Some(80)));
   SessionOptions options;
   options.lookup = true;
   options.max_context = 512;
   auto session = engine_->NewSession(options);
   ASSERT_TRUE(session.ok());
   ASSERT_TRUE((*session)->Prefill(prompt_).ok());
-  ASSERT_TRUE((*session)->Start(Rules(80)).ok());
+  ASSERT_TRUE((*session)->Start(Rules(Some(80))).ok());
   auto snapshot = (*session)->Take();
   ASSERT_TRUE(snapshot.ok());
+  const size_t middle = plain.tokens.size() / 2 - 3;
   for (int round = 0; round < 3; ++round) {
     std::vector<TokenId> said;
     while (true) {
@@ -300,7 +309,7 @@ TEST_F(AdaptiveTest, ForksAndRestoresGoOn) {
       ASSERT_TRUE(event.ok()) << event.status();
       if (!event->has_value()) break;
       said.push_back((*event)->id);
-      if (said.size() != 37u) continue;
+      if (said.size() != middle) continue;
       auto fork = (*session)->Fork();
       ASSERT_TRUE(fork.ok());
       std::vector<TokenId> rest;
@@ -309,7 +318,8 @@ TEST_F(AdaptiveTest, ForksAndRestoresGoOn) {
         rest.push_back((*e)->id);
       }
       EXPECT_TRUE(std::equal(rest.begin(), rest.end(),
-                             plain.tokens.begin() + 37, plain.tokens.end()));
+                             plain.tokens.begin() + middle,
+                             plain.tokens.end()));
     }
     EXPECT_EQ(said, plain.tokens);
     ASSERT_TRUE((*session)->Restore(*snapshot).ok());

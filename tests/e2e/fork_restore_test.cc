@@ -30,6 +30,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/emulated.h"
 #include "tests/testing/random.h"
 
 namespace deltaedge {
@@ -401,6 +402,17 @@ struct Case {
 };
 
 std::vector<Case> Cases() {
+  if (testing::FewerIfEmulated<std::string>("cases", "all",
+                                            "one of each kind") != "all") {
+    return {
+        {kToy, Drafts::kModel, Rollback::kJournal, Picks::kGreedy},
+        {kToy, Drafts::kScripted, Rollback::kSlots, Picks::kPenalised},
+        {kToy, Drafts::kNone, Rollback::kSlots, Picks::kPenalised},
+        {kToy, Drafts::kLookup, Rollback::kJournal, Picks::kGreedy},
+        {kOdd, Drafts::kModel, Rollback::kSlots, Picks::kSampled},
+        {kOdd, Drafts::kScripted, Rollback::kJournal, Picks::kPenalised},
+    };
+  }
   std::vector<Case> cases;
   for (const Rollback rollback : {Rollback::kJournal, Rollback::kSlots}) {
     for (const Picks picks :
@@ -762,7 +774,9 @@ TEST(ForkTest, InAPromptOfStepMany) {
 // Answers of one token are not drafted, so that rows wait for the draft model:
 // none, some, and as many as are kept before they have to be injected.
 TEST(ForkTest, WithAnyNumberOfRowsWaitingForTheDraft) {
-  for (const Model& model : {kToy, kOdd}) {
+  std::vector<Model> models = {kToy, kOdd};
+  models.resize(testing::FewerIfEmulated("models with waiting rows", 2, 1));
+  for (const Model& model : models) {
     const Scenario scenario(EngineOf(model), PromptOf(model), Answer(90));
     auto source = scenario.NewSession(scenario.options());
     ASSERT_TRUE(source->Prefill(scenario.prompt()).ok());
@@ -827,11 +841,16 @@ TEST(ForkTest, InsideACharacterAndInsideAStopText) {
       auto source = scenario.Started();
       auto restored = scenario.Started();
       Said said;
+      // Four tokens are a character and a byte.
+      const int32_t step =
+          4 / testing::FewerIfEmulated("forks in four tokens", 4, 1);
       for (int32_t i = 0; i <= scenario.count(); ++i) {
-        auto fork = Fork(*source);
-        Restore(*restored, Take(*source));
-        scenario.ExpectRest(ListenToTheEnd(*fork), i);
-        scenario.ExpectRest(ListenToTheEnd(*restored), i);
+        if (i % step == 0) {
+          auto fork = Fork(*source);
+          Restore(*restored, Take(*source));
+          scenario.ExpectRest(ListenToTheEnd(*fork), i);
+          scenario.ExpectRest(ListenToTheEnd(*restored), i);
+        }
         Listen(*source, &said, 1);
       }
       scenario.ExpectRest(said, 0);
@@ -998,7 +1017,8 @@ TEST(ForkTest, AfterACancelFromAnotherThread) {
   std::vector<TokenId> prompt(300);
   for (TokenId& id : prompt) id = random.Int(0, 255);
   const Scenario scenario(EngineOf(kWide), prompt, Answer(40));
-  for (int round = 0; round < 3; ++round) {
+  const int rounds = testing::FewerIfEmulated("rounds of cancels", 3, 1);
+  for (int round = 0; round < rounds; ++round) {
     auto session = scenario.NewSession(scenario.options());
     std::atomic<Session*> victim{session.get()};
     std::atomic<bool> done{false};

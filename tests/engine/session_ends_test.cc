@@ -29,6 +29,7 @@
 #include "tests/engine/session_runs.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/emulated.h"
 #include "tests/testing/random.h"
 
 namespace deltaedge {
@@ -149,8 +150,10 @@ TEST(StopTokens, AreCommittedAlikeInEveryTurn) {
     SCOPED_TRACE(way.name);
     const auto session = truth.NewSession(way, /*max_context=*/512);
     size_t turn = 0;
-    for (const char* text : {"What is a dog?", "Use it in a sentence.",
-                             "Thanks!", "What is water?", "12 x 10"}) {
+    std::vector<const char*> texts = {"What is a dog?", "Use it in a sentence.",
+                                      "Thanks!", "What is water?", "12 x 10"};
+    texts.resize(testing::FewerIfEmulated("turns", 5, 2));
+    for (const char* text : texts) {
       const auto ids =
           Words().chat().RenderAfter(session->tokens(), {{Role::kUser, text}});
       ASSERT_TRUE(ids.ok()) << ids.status();
@@ -244,8 +247,9 @@ TEST(ContextLimit, IsMetByAShorterBlock) {
 }
 
 TEST(ContextLimit, IsMetByATrainedDraft) {
+  const int32_t step = 6 / testing::FewerIfEmulated("lengths at the end", 6, 2);
   for (const Way& way : {DFlash(), DFlash(Rollback::kSlots)}) {
-    for (int32_t prompt = 27; prompt <= 32; ++prompt) {
+    for (int32_t prompt = 27; prompt <= 32; prompt += step) {
       ExpectContextFills(Dog(), way, 32, prompt);
     }
   }
@@ -282,7 +286,9 @@ TEST(ContextLimit, WithinTheAnswerTheLimitOfTokensWins) {
 // and by StepMany.
 TEST(ShortPrompts, InAnyPieces) {
   const std::vector<TokenId> whole = {70, 3, 120, 45, 9};
-  for (size_t length = 1; length <= whole.size(); ++length) {
+  const size_t most =
+      testing::FewerIfEmulated<size_t>("tokens of a prompt", 5, 3);
+  for (size_t length = 1; length <= most; ++length) {
     const Truth truth(&Bytes(), {whole.begin(), whole.begin() + length}, Hot(),
                       12);
     for (const Way& way :
@@ -738,7 +744,8 @@ TEST(Cancel, FromAnotherThreadInADraft) {
 TEST(Cancel, FromAnotherThreadInAStep) {
   const Truth& truth = Babble();
   int cancelled = 0;
-  for (int round = 0; round < 60; ++round) {
+  const int rounds = testing::FewerIfEmulated("moments of a step", 60, 12);
+  for (int round = 0; round < rounds; ++round) {
     std::shared_ptr<Interrupted> drafter;
     const auto session = truth.Prefilled(
         InterruptedWay(round % 2 == 0 ? Right(5) : Right(5, Rollback::kSlots),
@@ -761,7 +768,8 @@ TEST(Cancel, FromAnotherThreadInAPrompt) {
   testing::Random random(8);
   while (prompt.size() < 1200) prompt.push_back(random.Int(0, 299));
   const Truth truth(&Bytes(), prompt, Hot(), 6);
-  for (int round = 0; round < 6; ++round) {
+  const int rounds = testing::FewerIfEmulated("moments of a prompt", 6, 2);
+  for (int round = 0; round < rounds; ++round) {
     const auto session =
         truth.NewSession(round % 2 == 0 ? DFlash() : Plain(Rollback::kSlots));
     int cancelled = 0;
@@ -878,7 +886,8 @@ TEST(Counters, AddUpWhateverHappens) {
   const auto snapshot = session->Take();
   ASSERT_TRUE(snapshot.ok());
   int errors = 0;
-  for (int round = 0; round < 300; ++round) {
+  const int rounds = testing::FewerIfEmulated("random events", 300, 100);
+  for (int round = 0; round < rounds; ++round) {
     if (session->position() > 35) session->Reset();
     if (session->position() == 0) {
       ASSERT_TRUE(session->Prefill(truth.prompt()).ok());

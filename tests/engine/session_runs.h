@@ -4,6 +4,7 @@
 #define DELTAEDGE_TESTS_ENGINE_SESSION_RUNS_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "engine/types.h"
 #include "gtest/gtest.h"
 #include "tests/testing/canary.h"
+#include "tests/testing/emulated.h"
 #include "tests/testing/scripted_drafter.h"
 
 namespace deltaedge::testing {
@@ -205,13 +207,13 @@ inline Way Until(int32_t drafts, Rollback rollback = Rollback::kJournal) {
 
 // Of each kind some.
 inline std::vector<Way> SomeWays() {
-  std::vector<Way> ways = {Plain(), DFlash()};
-  for (const int32_t drafts : {1, 3, 7, 15}) ways.push_back(Right(drafts));
-  for (const int32_t drafts : {2, 7}) ways.push_back(Wrong(drafts));
-  for (const int32_t drafts : {7, 15}) ways.push_back(Until(drafts));
-  ways.push_back(DFlash(Rollback::kSlots));
-  ways.push_back(Right(7, Rollback::kSlots));
-  ways.push_back(Until(15, Rollback::kSlots));
+  // One of each kind, then others.
+  std::vector<Way> ways = {
+      Plain(),  DFlash(),  DFlash(Rollback::kSlots),    Right(7),
+      Wrong(7), Until(15), Until(15, Rollback::kSlots), Right(1),
+      Right(3), Right(15), Right(7, Rollback::kSlots),  Wrong(2),
+      Until(7)};
+  ways.resize(FewerIfEmulated<size_t>("ways of drafting", ways.size(), 7));
   return ways;
 }
 
@@ -219,7 +221,9 @@ inline std::vector<Way> SomeWays() {
 inline std::vector<Way> AllWays() {
   std::vector<Way> ways = {Plain(), Plain(Rollback::kSlots), DFlash(),
                            DFlash(Rollback::kSlots)};
-  for (int32_t drafts = 1; drafts <= 15; ++drafts) {
+  // From 1 to 15.
+  const int32_t step = 14 / (FewerIfEmulated("numbers of drafts", 15, 3) - 1);
+  for (int32_t drafts = 1; drafts <= 15; drafts += step) {
     ways.push_back(Right(drafts));
     ways.push_back(Until(drafts));
     if (drafts % 8 == 7) {

@@ -27,6 +27,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/emulated.h"
 
 namespace deltaedge {
 namespace {
@@ -176,7 +177,9 @@ TEST(SessionTest, PrefillRefusesBadTokensAndChangesNothing) {
 // Case C9: prompts shorter than the convolution, and none.
 TEST(SessionTest, PromptsOfAnyLengthInAnySplit) {
   const auto prompt = Ask("What is water?");
-  for (size_t length = 1; length <= 5; ++length) {
+  const size_t most =
+      testing::FewerIfEmulated<size_t>("tokens of a prompt in pieces", 5, 3);
+  for (size_t length = 1; length <= most; ++length) {
     const std::vector<TokenId> part(prompt.begin(), prompt.begin() + length);
     const auto oracle = Oracle(part, 8);
     for (uint32_t splits = 0; splits < (1u << (length - 1)); ++splits) {
@@ -383,7 +386,9 @@ TEST(SessionTest, MaxNewTokensIsExactAndLeavesAUsableSession) {
 TEST(SessionTest, AStopTokenInsideABlockEndsThere) {
   const auto prompt = Ask("What can you do?");
   const auto oracle = Oracle(prompt, 20);
-  for (size_t at = 0; at < 10; ++at) {
+  const size_t step =
+      9 / testing::FewerIfEmulated<size_t>("of nine stops", 9, 3);
+  for (size_t at = 0; at < 10; at += step) {
     const TokenId stop = oracle[prompt.size() + at];
     size_t first = 0;
     while (oracle[prompt.size() + first] != stop) ++first;
@@ -414,8 +419,10 @@ TEST(SessionTest, TurnsCommitTheSameTokensWithAndWithoutDrafts) {
   plain.draft_tokens = 0;
   auto one = NewSession(plain);
   auto two = NewSession();
-  for (const char* text : {"What is a dog?", "Use it in a sentence.", "Thanks!",
-                           "What is water?", "12 x 10"}) {
+  std::vector<const char*> texts = {"What is a dog?", "Use it in a sentence.",
+                                    "Thanks!", "What is water?", "12 x 10"};
+  texts.resize(testing::FewerIfEmulated("turns", 5, 2));
+  for (const char* text : texts) {
     for (Session* session : {one.get(), two.get()}) {
       const auto ids = DemoEngine().chat().RenderAfter(session->tokens(),
                                                        {{Role::kUser, text}});
@@ -435,8 +442,10 @@ TEST(SessionTest, TheContextFillsToTheLastToken) {
   const int32_t context = 32;
   for (const std::optional<int32_t> drafts :
        {std::optional<int32_t>(), std::optional<int32_t>(0)}) {
-    for (const int32_t length :
-         {1, 10, 20, 24, 25, 26, 27, 28, 29, 30, 31, 32}) {
+    std::vector<int32_t> lengths = {1,  28, 31, 32, 10, 20,
+                                    24, 25, 26, 27, 29, 30};
+    lengths.resize(testing::FewerIfEmulated("lengths of prompts", 12, 4));
+    for (const int32_t length : lengths) {
       SessionOptions options;
       options.max_context = context;
       options.draft_tokens = drafts;
@@ -503,12 +512,15 @@ TEST(SessionTest, CancelEndsALoopOfNext) {
 // From another thread, at whatever moment: in a prompt, a draft, a block.
 TEST(SessionTest, CancelFromAnotherThread) {
   std::vector<TokenId> prompt;
-  while (prompt.size() < 400) {
+  const size_t most =
+      testing::FewerIfEmulated<size_t>("tokens of a cancelled prompt", 400, 80);
+  while (prompt.size() < most) {
     const auto part = Ask("What is a dog?");
     prompt.insert(prompt.end(), part.begin(), part.end());
   }
   const auto oracle = Oracle(prompt, 24);
-  for (int round = 0; round < 4; ++round) {
+  const int rounds = testing::FewerIfEmulated("rounds of cancels", 4, 2);
+  for (int round = 0; round < rounds; ++round) {
     auto session = NewSession();
     std::atomic<bool> done{false};
     std::thread other([&] {

@@ -23,6 +23,7 @@
 #include "engine/stats.h"
 #include "gtest/gtest.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/emulated.h"
 #include "tests/testing/heap_calls.h"
 
 namespace deltaedge {
@@ -32,11 +33,15 @@ using testing::HeapCalls;
 
 constexpr int32_t kContext = 1024;
 // A ring goes round once while calls are counted.
-constexpr int kWarmUpTokens = 60;
-constexpr int kTokens = 60;
+int WarmUpTokens() {
+  return testing::FewerIfEmulated("tokens before calls are counted", 60, 20);
+}
+int Tokens() { return testing::FewerIfEmulated("tokens counted", 60, 20); }
 // Of sessions together, of up to 16 tokens each.
-constexpr int kWarmUpSteps = 20;
-constexpr int kSteps = 10;
+int WarmUpSteps() {
+  return testing::FewerIfEmulated("steps before calls are counted", 20, 5);
+}
+int Steps() { return testing::FewerIfEmulated("steps counted", 10, 5); }
 
 struct Case {
   std::string name;
@@ -141,12 +146,13 @@ class SteadyStateTest : public ::testing::TestWithParam<Case> {
 
   // Counts as soon as `session`, which is in a loop of Next(), has warmed up.
   static void ExpectSteady(Session& session) {
-    for (int i = 0; i < kWarmUpTokens; ++i) ASSERT_TRUE(NextIsThere(session));
+    for (int i = 0; i < WarmUpTokens(); ++i) ASSERT_TRUE(NextIsThere(session));
+    const int wanted = Tokens();
     const int64_t before = HeapCalls();
     int tokens = 0;
-    while (tokens < kTokens && NextIsThere(session)) ++tokens;
+    while (tokens < wanted && NextIsThere(session)) ++tokens;
     EXPECT_EQ(HeapCalls(), before);
-    EXPECT_EQ(tokens, kTokens);
+    EXPECT_EQ(tokens, wanted);
   }
 };
 
@@ -162,7 +168,7 @@ class CopiedSteadyStateTest : public SteadyStateTest {};
 TEST_P(CopiedSteadyStateTest, NextAllocatesNothing) {
   const auto engine = Open(GetParam().threads);
   const auto session = Started(*engine, "What is a dog?", GetParam());
-  for (int i = 0; i < kWarmUpTokens; ++i) ASSERT_TRUE(NextIsThere(*session));
+  for (int i = 0; i < WarmUpTokens(); ++i) ASSERT_TRUE(NextIsThere(*session));
   const auto fork = session->Fork();
   ASSERT_TRUE(fork.ok()) << fork.status();
   ExpectSteady(**fork);
@@ -199,12 +205,13 @@ TEST_P(StepManySteadyStateTest, AllocatesItsAnswerOnly) {
     }
     return true;
   };
-  for (int i = 0; i < kWarmUpSteps; ++i) ASSERT_TRUE(step());
+  for (int i = 0; i < WarmUpSteps(); ++i) ASSERT_TRUE(step());
+  const int wanted = Steps();
   const int64_t before = HeapCalls();
   int steps = 0;
-  while (steps < kSteps && step()) ++steps;
-  EXPECT_EQ(HeapCalls() - before, kSteps);
-  EXPECT_EQ(steps, kSteps);
+  while (steps < wanted && step()) ++steps;
+  EXPECT_EQ(HeapCalls() - before, wanted);
+  EXPECT_EQ(steps, wanted);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, SteadyStateTest, ::testing::ValuesIn(Cases()),

@@ -19,6 +19,7 @@
 #include "engine/base/cpu_count.h"
 #include "gtest/gtest.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/emulated.h"
 #include "tests/testing/program.h"
 
 namespace deltaedge {
@@ -134,10 +135,11 @@ TEST(Prompt, StatsTellSpeedAcceptanceAndTime) {
 
 // Who drafted, how much and why, whatever was asked for.
 TEST(Prompt, StatsTellWhatWasDraftedAndWhy) {
-  const struct {
+  struct Case {
     Args args;
     std::vector<std::string> parts;
-  } kCases[] = {
+  };
+  std::vector<Case> cases = {
       {{"--draft_tokens=0"}, {"0 of 0 accepted", "          none, as asked"}},
       {{"--draft_tokens=3"},
        {"          always 3 by the draft model, as asked for\n",
@@ -152,7 +154,8 @@ TEST(Prompt, StatsTellWhatWasDraftedAndWhy) {
         "last step: "}},
       {{"--target=" + testing::DemoPair().target},
        {"          none: there is no draft model, and no --lookup"}}};
-  for (const auto& test : kCases) {
+  cases.resize(testing::FewerIfEmulated("choices told", 6, 4));
+  for (const Case& test : cases) {
     // Twice, so that there is something to look up.
     const Outcome outcome =
         RunToEnd(Chat(test.args), "What is a dog?\nWhat is a dog?\n/stats\n");
@@ -173,7 +176,8 @@ Outcome Warm(const Args& more) {
                "--repetition_penalty=1.1",
                "--presence_penalty=0.2",
                "--frequency_penalty=0.1",
-               "--max_new_tokens=40",
+               "--max_new_tokens=" +
+                   testing::FewerIfEmulated<std::string>("tokens", "40", "12"),
                "--stats"};
   args.insert(args.end(), more.begin(), more.end());
   Outcome outcome = RunToEnd(Chat(args));
@@ -499,10 +503,12 @@ TEST(Paths, DictionaryIsFoundFromAnyFolder) {
 // -------------------------------------------------
 
 TEST(Conversation, DraftsChangeNoAnswer) {
-  const std::string questions =
-      "Hello!\nWhat is a dog?\nUse it in a sentence.\n/reset\n"
-      "What is 12 plus 30?\nWhat is a lantern?\nTell me about quantum "
-      "fields.\n";
+  std::string questions = "Hello!\nWhat is a dog?\n";
+  if (testing::FewerIfEmulated("questions", 6, 2) == 6) {
+    questions +=
+        "Use it in a sentence.\n/reset\nWhat is 12 plus 30?\n"
+        "What is a lantern?\nTell me about quantum fields.\n";
+  }
   const Outcome plain =
       RunToEnd(Chat({"--draft_tokens=0"}), questions + "/stats\n");
   EXPECT_EQ(plain.status, 0);
@@ -511,7 +517,9 @@ TEST(Conversation, DraftsChangeNoAnswer) {
   EXPECT_FALSE(Has(plain.out, "<|")) << plain.out;
   EXPECT_TRUE(Has(plain.err, "0 of 0 accepted")) << plain.err;
   EXPECT_EQ(Figure(plain.err, "drafts", "tokens per step"), 1) << plain.err;
-  for (const char* drafts : {"auto", "2"}) {
+  std::vector<const char*> ways = {"2", "auto"};
+  ways.resize(testing::FewerIfEmulated("ways of drafting", 2, 1));
+  for (const char* drafts : ways) {
     const Outcome drafted =
         RunToEnd(Chat({std::string("--draft_tokens=") + drafts}),
                  questions + "/stats\n");

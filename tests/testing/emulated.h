@@ -17,7 +17,7 @@ inline bool Emulated() { return std::getenv("DELTAEDGE_EMULATE") != nullptr; }
 // How much of `what` a test does: `all`, or `few` in an emulator, where all
 // would take minutes. The test's log then says so, once.
 template <class T>
-T FewerIfEmulated(const char* what, T all, T few) {
+T FewerIfEmulated(const std::string& what, T all, T few) {
   if (!Emulated()) return all;
   static auto* const told = new std::set<std::string>;
   if (told->insert(what).second) {

@@ -28,6 +28,7 @@
 #include "kernels/attn/attention.h"
 #include "tests/testing/canary.h"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/emulated.h"
 #include "tests/testing/random.h"
 
 namespace deltaedge {
@@ -491,7 +492,11 @@ class RollbackTest : public ::testing::TestWithParam<Subject> {
 // kept, with changes of mind, wrong tokens behind the kept ones, passes that
 // are cancelled after any layer, chunks in between, resets and copies.
 TEST_P(RollbackTest, RandomSchedules) {
-  for (int seed = 0; seed < GetParam().schedules; ++seed) {
+  const int all = GetParam().schedules;
+  const int schedules =
+      testing::FewerIfEmulated(std::string("schedules of ") + GetParam().model,
+                               all, std::max(1, all / 80));
+  for (int seed = 0; seed < schedules; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Random random(seed);
     std::vector<Twins> sequences;

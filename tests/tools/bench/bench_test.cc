@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/demo_pair.h"
+#include "tests/testing/emulated.h"
 #include "tests/testing/program.h"
 #include "tests/tools/convert/temp_folder.h"
 
@@ -196,9 +197,9 @@ TEST(BenchTest, ServingAnswersThePromptsOfAFile) {
       "prompts", "Tell me.\n\n{\"prompt\": \"And\\nwhy?\", \"id\": 3}\n");
   const std::string flags =
       "--format=json --threads=1 --decode=0 --rows=0 --prefill=0 --sessions=0 "
-      "--nospec --max_new_tokens=6 --repetitions=2 "
-      "--prompts=" +
-      prompts + " --target=" + testing::DemoPair().target;
+      "--nospec --max_new_tokens=6 --repetitions=" +
+      testing::FewerIfEmulated<std::string>("repetitions", "2", "1") +
+      " --prompts=" + prompts + " --target=" + testing::DemoPair().target;
   const auto plain_extras = UnorderedElementsAre(
       "max_new_tokens", "output_tokens", "time_to_first_token_ms",
       "time_to_first_token_ms_min", "time_to_first_token_ms_max",
@@ -248,6 +249,7 @@ TEST(BenchTest, ModelsWithExperts) {
 
 // Little else: the vocabulary of published models makes one layer large.
 TEST(BenchTest, ModelsOfAShapeAreKeptAndFoundAgain) {
+  if (testing::FewerIfEmulated("published shapes", 1, 0) == 0) GTEST_SKIP();
   const TempFolder folder;
   const std::string flags =
       "--shape=0.8b --layers=1 --weights=q8 --gdn=q4 --threads=1 --decode=0 "
@@ -267,10 +269,15 @@ TEST(BenchTest, ModelsOfAShapeAreKeptAndFoundAgain) {
 }
 
 TEST(BenchTest, TableOfTheDefaultPair) {
-  const Outcome outcome = Bench(
+  const TempFolder folder;
+  std::string flags =
       "--threads=1 --decode=2 --repetitions=1 --sessions=0 --rows=0 "
-      "--prefill=0 "
-      "--max_new_tokens=2 --rollback=slots");
+      "--prefill=0 --max_new_tokens=2 --rollback=slots";
+  if (testing::FewerIfEmulated<std::string>("questions", "all", "one") ==
+      "one") {
+    flags += " --prompts=" + folder.Write("one", "What is a dog?\n");
+  }
+  const Outcome outcome = Bench(flags);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   std::vector<std::string> lines =
       absl::StrSplit(outcome.out, '\n', absl::SkipEmpty());

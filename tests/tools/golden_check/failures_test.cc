@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/emulated.h"
 #include "tests/tools/convert/safetensors_writer.h"
 #include "tests/tools/convert/temp_folder.h"
 #include "tests/tools/golden_check/golden_files.h"
@@ -66,9 +67,17 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
 
 class FailuresTest : public ::testing::Test {
  protected:
-  // A copy of a golden that can be written to.
+  // A copy of a golden that can be written to. In an emulator the names of its
+  // longer prompts are unknown ones, so nobody looks at them.
   std::string Copy(const std::string& golden) {
-    return folder_.Write("golden.safetensors", ReadBytes(golden));
+    std::string bytes = ReadBytes(golden);
+    for (int i = testing::FewerIfEmulated("prompts", 7, 4); i < 7; ++i) {
+      const std::string prompt = "\"p" + std::to_string(i) + ".";
+      for (size_t at = 0; (at = bytes.find(prompt, at)) != std::string::npos;) {
+        bytes[at + 1] = 'x';
+      }
+    }
+    return folder_.Write("golden.safetensors", bytes);
   }
 
   // Runs the check, which must fail in `names`, and in nothing else.
@@ -113,9 +122,9 @@ TEST_F(FailuresTest, NotANumber) {
       Copy(GoldenFile("tiny-qwen35-untied/golden.safetensors"));
   Replace<float>(golden, "p2.rec_state.1", 17,
                  [](float) { return std::numeric_limits<float>::quiet_NaN(); });
-  Replace<float>(golden, "p4.hidden.2", 0,
+  Replace<float>(golden, "p3.hidden.2", 0,
                  [](float) { return std::numeric_limits<float>::infinity(); });
-  ExpectFailures(Target(golden), {"p2.rec_state.1", "p4.hidden.2"});
+  ExpectFailures(Target(golden), {"p2.rec_state.1", "p3.hidden.2"});
 }
 
 TEST_F(FailuresTest, GreedyToken) {
@@ -157,12 +166,12 @@ TEST_F(FailuresTest, Router) {
   options.model = GoldenFile("tiny-qwen3next-moe");
   Replace<float>(golden, "p3.router_logits.2", 77,
                  [](float x) { return x + 0.1f; });
-  Replace<int32_t>(golden, "p4.router_topk.3", 9,
+  Replace<int32_t>(golden, "p2.router_topk.3", 3,
                    [](int32_t x) { return x ^ 1; });
-  Replace<float>(golden, "p6.router_weights.0", 40,
+  Replace<float>(golden, "p3.router_weights.0", 20,
                  [](float x) { return x + 0.001f; });
-  ExpectFailures(options, {"p3.router_logits.2", "p4.router_topk.3",
-                           "p6.router_weights.0"});
+  ExpectFailures(options, {"p2.router_topk.3", "p3.router_logits.2",
+                           "p3.router_weights.0"});
 }
 
 TEST_F(FailuresTest, RouterOfALayerThatHasNone) {
@@ -185,8 +194,8 @@ TEST_F(FailuresTest, NoPrompt) {
 TEST_F(FailuresTest, PromptOutsideTheVocabulary) {
   const std::string golden =
       Copy(GoldenFile("tiny-qwen35-untied/golden.safetensors"));
-  Replace<int32_t>(golden, "p6.ids", 100, [](int32_t) { return 512; });
-  ExpectFailures(Target(golden), {"p6"});
+  Replace<int32_t>(golden, "p3.ids", 10, [](int32_t) { return 512; });
+  ExpectFailures(Target(golden), {"p3"});
 }
 
 TEST_F(FailuresTest, AnotherModel) {
@@ -243,23 +252,27 @@ TEST_F(FailuresTest, DraftedToken) {
 TEST_F(FailuresTest, DraftAcceptance) {
   const std::string golden =
       Copy(GoldenFile("tiny-qwen35-dflash-trained/golden.safetensors"));
-  Replace<int32_t>(golden, "p5.trace.accept", 3,
+  Replace<int32_t>(golden, "p3.trace.accept", 3,
                    [](int32_t x) { return x - 1; });
   Replace<int32_t>(golden, "p1.output", 30, [](int32_t x) { return x ^ 1; });
   ExpectFailures(Draft(golden, "tiny-qwen35-dflash-trained"),
-                 {"p1.output", "p5.trace.accept"});
+                 {"p1.output", "p3.trace.accept"});
 }
 
 // The mask of sliding layers is the one that golden_meta.json names.
 TEST_F(FailuresTest, AnotherWindow) {
-  const std::string golden =
-      Copy(GoldenFile("tiny-qwen35-dflash-swa/causal/golden.safetensors"));
+  const std::string golden = folder_.Write(
+      "golden.safetensors",
+      ReadBytes(
+          GoldenFile("tiny-qwen35-dflash-swa/causal/golden.safetensors")));
   folder_.Write("golden_meta.json", R"({"window_mode": "causal"})");
   Report causal(nullptr);
   ASSERT_TRUE(
       RunGoldenCheck(Draft(golden, "tiny-qwen35-dflash-swa"), &causal).ok());
   EXPECT_TRUE(causal.ok());
-  for (const char* mode : {R"("symmetric")", R"("full")", "null"}) {
+  std::vector<const char*> modes = {R"("symmetric")", R"("full")", "null"};
+  modes.resize(testing::FewerIfEmulated("windows", 3, 1));
+  for (const char* mode : modes) {
     folder_.Write("golden_meta.json",
                   std::string(R"({"window_mode": )") + mode + "}");
     Report report(nullptr);
