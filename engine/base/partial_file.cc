@@ -68,8 +68,11 @@ void RemoveLeftOvers(const std::string& path) {
   if (entries == nullptr) return;
   while (const dirent* const entry = readdir(entries)) {
     const pid_t maker = MakerOf(entry->d_name, file);
-    if (maker == 0 || kill(maker, 0) == 0 || errno != ESRCH) continue;
-    RemoveLeftOver(folder + entry->d_name);
+    if (maker == 0) continue;
+    // In a container this one may have the number of one that was killed.
+    const bool gone =
+        maker == getpid() || (kill(maker, 0) != 0 && errno == ESRCH);
+    if (gone) RemoveLeftOver(folder + entry->d_name);
   }
   closedir(entries);
 }

@@ -15,9 +15,10 @@ namespace deltaedge {
 // who renames or removes it. `*partial` becomes its path.
 //
 // Files of this kind and for this `path` that a killed process left are removed
-// first, with a warning in the log: those whose process is gone, on this system
-// and, by a lock that a partial file is under as long as it is open, on all
-// others that share the folder, as far as their file system locks.
+// first, with a warning in the log: those whose process is gone or had this
+// one's number, on this system and, by a lock that a partial file is under as
+// long as it is open, on all others that share the folder, as far as their file
+// system locks.
 //
 // Errors are what absl::ErrnoToStatus() makes of the system's. May be called
 // from any thread of any process at any time.

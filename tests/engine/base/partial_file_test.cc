@@ -97,6 +97,16 @@ TEST_F(PartialFileTest, WhatAKilledProcessLeftIsRemoved) {
   EXPECT_THAT(warnings_[0] + warnings_[1], HasSubstr(left + "' of 3 bytes"));
 }
 
+// As in containers, whose first process is always number 1.
+TEST_F(PartialFileTest, WhatAKilledProcessOfThisNumberLeftIsRemoved) {
+  const std::string own = absl::StrCat("model.partial-", getpid());
+  const std::string left = Write(own + "-0");
+  const std::string more = Write(own + "-1");
+  EXPECT_EQ(Create(), left);
+  EXPECT_FALSE(Exists(more));
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("of 3 bytes"), HasSubstr("of")));
+}
+
 TEST_F(PartialFileTest, APathWithoutAFolderIsHere) {
   ASSERT_EQ(chdir(folder_.c_str()), 0);
   const std::string left = Write(absl::StrCat("m.partial-", gone_, "-0"));
