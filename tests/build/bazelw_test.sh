@@ -39,7 +39,7 @@ run
 [[ -z $LEFT ]] || fail "an empty cache has '$LEFT'"
 grep -qF -- "--disk_cache=$CACHE/bazel" "$CACHE/bazelw.bazelrc" || fail "no cache is named"
 
-# By the last read, not by name, size or age.
+# Programs by the last read, not by name, size or age; objects stay.
 entry 'cas/a' 4G '3 days ago'
 entry 'cas/b c' 4G '2 hours ago'
 entry 'ac/d' 1K '4 days ago'
@@ -48,7 +48,15 @@ run
 [[ $LEFT == 'bazel/ac/d bazel/cas/a bazel/cas/b c bazel/cas/e ' ]] || fail "twice in an hour: '$LEFT'"
 touch -d '2 hours ago' "$CACHE/trimmed"
 run
-[[ $LEFT == 'bazel/cas/b c bazel/cas/e ' ]] || fail "left are '$LEFT'"
+[[ $LEFT == 'bazel/ac/d bazel/cas/b c bazel/cas/e ' ]] || fail "left are '$LEFT'"
 touch -d '2 hours ago' "$CACHE/trimmed"
 run
-[[ $LEFT == 'bazel/cas/b c bazel/cas/e ' ]] || fail "a cache of 8 GiB was cut to '$LEFT'"
+[[ $LEFT == 'bazel/ac/d bazel/cas/b c bazel/cas/e ' ]] || fail "8 GiB were cut to '$LEFT'"
+
+# Programs go before objects that were read as long ago.
+for ((i = 0; i < 1030; ++i)); do entry "cas/o$i" 1000K '1 hour ago'; done
+rm "$CACHE"/bazel/cas/[be]*
+entry 'cas/p' 9900M '1 hour ago'
+touch -d '2 hours ago' "$CACHE/trimmed"
+run
+[[ $LEFT == "bazel/ac/d "*"bazel/cas/o1029 "* && $LEFT != *cas/p* ]] || fail "of objects left are '$LEFT'"
