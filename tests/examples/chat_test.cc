@@ -620,7 +620,7 @@ TEST(Conversation, InterruptWhileReadingALongQuestion) {
   // Takes much longer than a minute, if nobody stops it.
   chat.Write(std::string(600000, 'a') + "\n");
   // Only what the pipe holds is still to be read, and not yet interruptible.
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::this_thread::sleep_for(std::chrono::seconds(2));
   chat.Signal(SIGINT);
   chat.WaitForErr("(stopped)");
   EXPECT_EQ(chat.out(), "");
@@ -636,7 +636,7 @@ TEST(Conversation, InterruptWhileReadingALaterQuestion) {
   chat.Write("Hello!\n");
   chat.WaitForErr("(cut at --max_new_tokens)");
   chat.Write(std::string(600000, 'a') + "\n");
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::this_thread::sleep_for(std::chrono::seconds(2));
   chat.Signal(SIGINT);
   chat.WaitForErr("(stopped)");
   chat.Write("Hello!\n");
