@@ -339,6 +339,14 @@ absl::Status StatusOfIndexBytes(const std::string& bytes,
   return opened.status();
 }
 
+// Of an index that was built by hand.
+absl::Status StatusOfIndex(const flatbuffers::FlatBufferBuilder& builder) {
+  return StatusOfIndexBytes(
+      std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()),
+                  builder.GetSize()),
+      64);
+}
+
 struct Forgery {
   std::string named;  // What the message must say.
   std::function<void(ModelIndex*)> forge;
@@ -772,10 +780,7 @@ TEST(ModelDamageTest, RequiredFeatureIsNamed) {
                           static_cast<schema::Architecture>(9), features, text,
                           text, 1, 0, 0, 0, tensors, 0, 0, stop_tokens),
       schema::IndexIdentifier());
-  const absl::Status status = StatusOfIndexBytes(
-      std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()),
-                  builder.GetSize()),
-      64);
+  const absl::Status status = StatusOfIndex(builder);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(status.message(), HasSubstr("'moe'"));
 }
@@ -802,10 +807,7 @@ TEST(ModelDamageTest, SharedTextIsNotMultiplied) {
                           schema::Architecture::Qwen35Dense, 0, text, text, 1,
                           0, target, 0, tensors, 0, 0, none),
       schema::IndexIdentifier());
-  const absl::Status status = StatusOfIndexBytes(
-      std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()),
-                  builder.GetSize()),
-      64);
+  const absl::Status status = StatusOfIndex(builder);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("1048576 bytes"));
 }
@@ -848,10 +850,7 @@ TEST(ModelDamageTest, LongTextsAreRefusedBeforeAnythingElse) {
                                        or_text("name"), or_text("converter"), 1,
                                        0, target, 0, tensors, 0, chat, none),
                    schema::IndexIdentifier());
-    const absl::Status status = StatusOfIndexBytes(
-        std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()),
-                    builder.GetSize()),
-        64);
+    const absl::Status status = StatusOfIndex(builder);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(status.message(), HasSubstr(what));
     EXPECT_THAT(status.message(), HasSubstr("has 1048576 bytes"));
@@ -889,10 +888,7 @@ TEST(ModelDamageTest, ForgedTokenOffsets) {
                             schema::Architecture::Qwen35Dense, 0, text, text, 1,
                             0, target, 0, tensors, tokenizer, 0, none),
         schema::IndexIdentifier());
-    const absl::Status status = StatusOfIndexBytes(
-        std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()),
-                    builder.GetSize()),
-        64);
+    const absl::Status status = StatusOfIndex(builder);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(status.message(), HasSubstr("token"));
   }

@@ -64,6 +64,17 @@ class LinearStackTest : public testing::LinearCase {
     return y;
   }
 
+  // Of a row for each matrix, the bits of that matrix alone.
+  void ExpectLikeSingly(const LinearStack& stack) {
+    const std::vector<float> singly = Singly(kMatrices);
+    std::vector<Group> groups;
+    for (int m = 0; m < kMatrices; ++m) groups.push_back({m, 1});
+    std::vector<float> y(static_cast<size_t>(kMatrices) * out_);
+    input_.Set(x_.data(), kMatrices, in_);
+    stack.Run(input_, groups, y.data(), nullptr);
+    EXPECT_TRUE(SameBits(y, singly));
+  }
+
   const CanaryBuffer<float> x_;
 };
 
@@ -117,13 +128,7 @@ TEST_P(LinearStackTest, OneKernelForAllGivesTheSame) {
   LinearOptions options;
   options.one_kernel = true;
   const auto stack = Stack(options);
-  const std::vector<float> singly = Singly(kMatrices);
-  std::vector<Group> groups;
-  for (int m = 0; m < kMatrices; ++m) groups.push_back({m, 1});
-  std::vector<float> y(static_cast<size_t>(kMatrices) * out_);
-  input_.Set(x_.data(), kMatrices, in_);
-  stack->Run(input_, groups, y.data(), nullptr);
-  EXPECT_TRUE(SameBits(y, singly));
+  ExpectLikeSingly(*stack);
 }
 
 // From packed weights it is made without a copy of any, whatever the number of
@@ -150,13 +155,7 @@ TEST_P(LinearStackTest, PackedWeightsAreUsedWhereTheyLie) {
             matrix_.View().scales == nullptr ? 0 : 1);
   EXPECT_EQ(stack->packed_bytes(), 0);
 
-  const std::vector<float> singly = Singly(kMatrices);
-  std::vector<Group> groups;
-  for (int m = 0; m < kMatrices; ++m) groups.push_back({m, 1});
-  std::vector<float> y(static_cast<size_t>(kMatrices) * out_);
-  input_.Set(x_.data(), kMatrices, in_);
-  stack->Run(input_, groups, y.data(), nullptr);
-  EXPECT_TRUE(SameBits(y, singly));
+  ExpectLikeSingly(*stack);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, LinearStackTest,
